@@ -268,14 +268,16 @@ def _read(source: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedT
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"model: cannot load {source!r}: {error}") from error
-    return model.eval().requires_grad_(False), tokenizer
+    model.train(False).requires_grad_(False)
+    return model, tokenizer
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bar of transformers: the library never prints."""
-    from transformers.utils import logging as theirs
+    from transformers.utils import logging
 
+    theirs: Any = logging  # untyped
     shown = theirs.is_progress_bar_enabled()
     theirs.disable_progress_bar()
     try:
@@ -302,10 +304,11 @@ def _converted(ref: str) -> str:
         models.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=models, prefix=f".{gguf.stem}-"))
         try:
-            where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name, "local_files_only": True}
+            options: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
             with _quiet():
-                plain(AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)).save_pretrained(temporary)
-                AutoTokenizer.from_pretrained(**where).save_pretrained(temporary)
+                model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
+                plain(model).save_pretrained(temporary)
+                AutoTokenizer.from_pretrained(gguf.parent, **options).save_pretrained(temporary)
             try:
                 temporary.rename(target)
             except OSError:
@@ -325,10 +328,12 @@ def plain(model: PreTrainedModel) -> PreTrainedModel:
         return model
     config = copy.deepcopy(model.config)
     del config.quantization_config
-    fresh = type(model)(config).to(model.dtype)
+    fresh: Any = type(model)(config)
+    fresh.to(model.dtype)
     fresh.load_state_dict(model.state_dict())
     fresh.generation_config = model.generation_config
-    return fresh.train(model.training)
+    result: PreTrainedModel = fresh.train(model.training)
+    return result
 
 
 # --- structure -------------------------------------------------------------------------------------------------------
@@ -390,7 +395,8 @@ class Structure:
         """
         writers = [m for m in linears(self.mlp(block)).values() if linear_weight(m).shape[0] == self.hidden_size]
         if not writers:
-            raise TypeError(f"the MLP {type(self.mlp(block)).__name__} has no linear that writes {self.hidden_size} features")
+            name = type(self.mlp(block)).__name__
+            raise TypeError(f"the MLP {name} has no linear that writes {self.hidden_size} features")
         return writers[-1]
 
     def linears(self, block: nn.Module) -> dict[str, nn.Module]:
@@ -407,7 +413,7 @@ def linears(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def linear_weight(linear: nn.Module) -> torch.Tensor:
-    """The weight as (outputs, inputs): a view, transposed for GPT-2's ``Conv1D``, so writing into it writes the layer."""
+    """The weight as (outputs, inputs): a view, transposed for GPT-2's ``Conv1D``; writing into it writes the layer."""
     from transformers.pytorch_utils import Conv1D
 
     weight: torch.Tensor = linear.weight  # type: ignore[assignment]
@@ -443,13 +449,13 @@ def structure(model: nn.Module) -> Structure:
     from transformers import PreTrainedModel
 
     def wrong(reason: str) -> TypeError:
-        return TypeError(f"{type(model).__name__}: {reason}; supported are causal language models of the families {FAMILIES}")
+        return TypeError(f"{type(model).__name__}: {reason}; supported are causal language models of {FAMILIES}")
 
     if not isinstance(model, PreTrainedModel):
         raise wrong("not a transformers model")
     if getattr(model.config, "is_encoder_decoder", False) or not model.can_generate():
         raise wrong("an encoder, or a model without a language-model head")
-    embed, head = model.get_input_embeddings(), model.get_output_embeddings()
+    embed, head = model.get_input_embeddings(), _head(model)
     if not isinstance(embed, nn.Embedding) or head is None:
         raise wrong("no token embedding or no language-model head")
     for path, module in model.named_modules():
@@ -465,9 +471,17 @@ def structure(model: nn.Module) -> Structure:
             except TypeError:
                 continue
             if norms:
-                hidden = int(model.config.get_text_config().hidden_size)
-                tied = head.weight is embed.weight
-                return Structure(module, embed, blocks, norms[-1], head, path, f"{path}.{name}" if path else name, hidden, tied)
+                return Structure(
+                    base=module,
+                    embed=embed,
+                    blocks=blocks,
+                    norm=norms[-1],
+                    head=head,
+                    base_path=path,
+                    blocks_path=f"{path}.{name}" if path else name,
+                    hidden_size=int(model.config.get_text_config().hidden_size),
+                    tied=head.weight is embed.weight,
+                )
     raise wrong("no module owns the token embedding, a list of blocks with attention and MLP, and a final norm")
 
 
@@ -489,7 +503,7 @@ def head_logits(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
     """
     import torch
 
-    logits: torch.Tensor = model.get_output_embeddings()(hidden)  # type: ignore[misc]
+    logits: torch.Tensor = _head(model)(hidden)
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
@@ -499,22 +513,29 @@ def _chunked_nll(model: PreTrainedModel, hidden: torch.Tensor, targets: torch.Te
     import torch
     import torch.nn.functional as F
 
-    rows = max(1, CHUNK // model.get_output_embeddings().weight.shape[0])  # type: ignore[union-attr]
-    parts = [F.cross_entropy(head_logits(model, h).float(), t, reduction="none")
-             for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)]  # fmt: skip
+    rows = max(1, CHUNK // linear_weight(_head(model)).shape[0])
+    pieces = zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
+    parts = [F.cross_entropy(head_logits(model, h).float(), t, reduction="none") for h, t in pieces]
     return torch.cat(parts) if parts else hidden.new_zeros(0, dtype=torch.float32)
+
+
+def _head(model: PreTrainedModel) -> nn.Module:
+    head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return head
 
 
 def _check_tokens(tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
     import torch
 
-    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
-        what = f"{tokens.dtype} of shape {tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        raise ValueError(f"tokens: expected an integer tensor (N, L), got {what}")
+    if not isinstance(tokens, torch.Tensor):
+        raise TypeError(f"tokens: expected an integer tensor (N, L), got {type(tokens).__name__}")
+    if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"tokens: expected integers (N, L), got {tokens.dtype} of shape {tuple(tokens.shape)}")
     if tokens.shape[0] == 0 or tokens.shape[1] < 2:
         raise ValueError(f"tokens: expected at least one row of at least 2 tokens, got shape {tuple(tokens.shape)}")
-    if int(tokens.min()) < 0 or int(tokens.max()) >= vocabulary:
-        raise ValueError(f"tokens: values must lie in 0..{vocabulary - 1}, got {int(tokens.min())}..{int(tokens.max())}")
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocabulary:
+        raise ValueError(f"tokens: values must lie in 0..{vocabulary - 1}, got {low}..{high}")
     return tokens.long()
 
 
@@ -542,7 +563,7 @@ def token_nll(model: PreTrainedModel, tokens: torch.Tensor, batch_size: int = 4)
     tokens = _check_tokens(tokens, parts.embed.num_embeddings)
     rows = []
     with torch.no_grad():
-        for batch in tokens.split(batch_size):
+        for batch in torch.split(tokens, batch_size):
             batch = batch.to(parts.embed.weight.device)
             hidden = parts.base(input_ids=batch, use_cache=False).last_hidden_state[:, :-1]
             nll = _chunked_nll(model, hidden.flatten(0, 1), batch[:, 1:].flatten())
@@ -555,13 +576,20 @@ def perplexity(model: PreTrainedModel, tokens: torch.Tensor, batch_size: int = 4
     return math.exp(token_nll(model, tokens, batch_size).double().mean().item())
 
 
-def log_likelihood(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str],
-                   continuations: Sequence[str], *, per_token: bool = False, batch_size: int = 8) -> torch.Tensor:  # fmt: skip
+def log_likelihood(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    continuations: Sequence[str],
+    *,
+    per_token: bool = False,
+    batch_size: int = 8,
+) -> torch.Tensor:
     """log p(continuation | prompt) for each pair, in nats.
 
-    Prompt and continuation are tokenised together, and what lies beyond the tokens of the prompt alone is scored; spaces
-    that end a prompt go to its continuation, where byte-pair vocabularies have them. An empty prompt stands for the
-    start of a text (the tokenizer's BOS, else its EOS token).
+    Prompt and continuation are tokenised together, and what lies beyond the tokens of the prompt alone is scored;
+    spaces that end a prompt go to its continuation, where byte-pair vocabularies have them. An empty prompt stands for
+    the start of a text (the tokenizer's BOS, else its EOS token).
 
     Parameters
     ----------
@@ -583,7 +611,7 @@ def log_likelihood(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, p
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         stripped = prompt.rstrip(" ")
         context = tokenizer(stripped).input_ids if stripped else []
-        whole = tokenizer(stripped + prompt[len(stripped):] + continuation).input_ids  # fmt: skip
+        whole = tokenizer(prompt + continuation).input_ids
         if not context:
             special = tokenizer("").input_ids
             whole, context = (whole, special) if special else ([start, *whole], [start])
@@ -634,13 +662,14 @@ def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt:
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     texts: list[str] = []
     device = structure(model).embed.weight.device
+    method: Any = model.generate
     for at in range(0, len(rows), batch_size):
         batch = rows[at : at + batch_size]
         ids = _pad(batch, pad or 0, left=True).to(device)
         mask = _pad([[1] * len(r) for r in batch], 0, left=True).to(device)
         with torch.no_grad():
-            out = model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1,
-                                 temperature=None, top_p=None, top_k=None, pad_token_id=pad or 0)  # fmt: skip
+            out = method(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1,
+                         temperature=None, top_p=None, top_k=None, pad_token_id=pad or 0)  # fmt: skip
         texts += tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
     return texts[0] if isinstance(prompt, str) else texts
 
@@ -683,7 +712,7 @@ def windows(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], length: in
             break
     if len(source) < (n or 1):
         raise ValueError(
-            f"texts: {total} tokens give {len(source)} windows of {length}; {n or 1} wanted (give more text, or a shorter length)"
+            f"texts: {total} tokens give {len(source)} windows of {length}, {n or 1} wanted; give more text"
         )
     tokens, origin = torch.cat(found), torch.tensor(source)
     if n is None:
@@ -795,7 +824,8 @@ class Endpoint:
         found = answer.logprobs
         if found is None or not found.token_logprobs:
             return Completion(answer.text, None, None)
-        return Completion(answer.text, list(found.tokens or []), [math.nan if p is None else p for p in found.token_logprobs])
+        values = [math.nan if p is None else p for p in found.token_logprobs]  # a text's first token has none
+        return Completion(answer.text, list(found.tokens or []), values)
 
     def log_likelihood(self, prompt: str, continuation: str) -> float:
         """log p(continuation | prompt) in nats, from the echoed log-probabilities of the server.
