@@ -129,7 +129,7 @@ class Moments:
         """The moments of the same rows less their means."""
         if self.n <= 0:
             raise ValueError("these moments hold no rows")
-        out = Moments(*self.xy.shape, products=self.products, device=self.xx.device)  # type: ignore[arg-type]
+        out = Moments(*self.xy.shape, products=self.products, device=self.xx.device)
         out.n = self.n
         out.xx = self.xx - torch.outer(self.x, self.x) / self.n
         out.xy = self.xy - torch.outer(self.x, self.y) / self.n
