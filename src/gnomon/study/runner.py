@@ -302,8 +302,12 @@ def run(system: System, inputs: Inputs, running: Running) -> dict[str, pd.DataFr
     found = {} if running.fresh else {k: r for k in keys if (r := store.read(k)) is not None}
     missing = [(j, k) for j, k in zip(jobs, keys, strict=True) if k not in found]
     total, done = len(jobs), len(jobs) - len(missing)
-    tell = running.progress or (lambda label, done, total: None)
-    tell(system.slug, done, total)
+
+    def tell(label: str, done: int, total: int) -> None:
+        if running.progress:
+            running.progress(f"{system.slug}: {label}", done, total)
+
+    tell("planning", done, total)
 
     def keep(job: Job, key: str, cost: Measured) -> None:
         nonlocal done
