@@ -284,9 +284,14 @@ def _each(function: Callable[[Any], Any], arguments: list[Any], running: Running
         for i, argument in enumerate(arguments):
             yield i, function(argument)
         return
-    with _backend(running):
-        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-        yield from parallel(joblib.delayed(_indexed)(i, function, a) for i, a in enumerate(arguments))
+    calls = [joblib.delayed(_indexed)(i, function, a) for i, a in enumerate(arguments)]
+    with _backend(running) as workers:
+        if running.backend != "ray":
+            yield from joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls)
+            return
+        step = 4 * workers  # Ray's backend gives lists only: small ones, so that finished records are kept as we go
+        for start in range(0, len(calls), step):
+            yield from joblib.Parallel(batch_size=1)(calls[start : start + step])
 
 
 def run(system: System, inputs: Inputs, running: Running) -> dict[str, pd.DataFrame]:
