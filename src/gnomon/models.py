@@ -293,15 +293,18 @@ def _converted(ref: str) -> str:
     if gguf is None:
         return ref
     import torch
+    from filelock import FileLock
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from gnomon import cache
 
     models = cache.folder() / "models"
     target = models / f"{gguf.stem}-{_sha256(gguf)[:16]}"
-    if not target.exists():
+    models.mkdir(parents=True, exist_ok=True)
+    with FileLock(models / ".lock"):  # several processes that start at once convert once
+        if target.exists():
+            return str(target.resolve())
         log.info("converting %s to safetensors, once", gguf.name)
-        models.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=models, prefix=f".{gguf.stem}-"))
         try:
             options: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
@@ -309,11 +312,7 @@ def _converted(ref: str) -> str:
                 model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
                 plain(model).save_pretrained(temporary)
                 AutoTokenizer.from_pretrained(gguf.parent, **options).save_pretrained(temporary)
-            try:
-                temporary.rename(target)
-            except OSError:
-                if not target.exists():  # else another process was first, with the same content
-                    raise
+            temporary.rename(target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return str(target.resolve())
