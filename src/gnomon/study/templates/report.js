@@ -67,7 +67,10 @@ function filters() {
   form.hidden = count.hidden = false;
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", apply);
-  form.addEventListener("reset", () => setTimeout(apply)); // the fields are cleared after this event
+  document.getElementById("clear").addEventListener("click", () => {
+    form.reset();
+    apply();
+  });
   window.addEventListener("pageshow", apply); // a browser that goes back restores the fields
   apply();
 }
