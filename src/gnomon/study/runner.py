@@ -330,8 +330,9 @@ def run(system: System, inputs: Inputs, running: Running) -> dict[str, pd.DataFr
     for i, cost in _each(measure, [j for j, _ in plain], running):
         keep(*plain[i], cost)
     timed = [(j, k) for j, k in missing if j.experiment.timed()]
-    if timed:
+    if timed and running.jobs != 1:
         _alone()
+    if timed:
         for group in _problems(timed):
             for (job, key), cost in zip(group, _interleaved([j for j, _ in group]), strict=True):
                 keep(job, key, cost)
