@@ -48,7 +48,8 @@ def test_numbers(value, shown):
     (1.0, [1.0, 1.0], ("1", "[1, 1]")),
     (1.0, None, ("1", "")),
     (1.0, [None, None], ("1", "")),
-    (1.0, [1.0, math.inf], ("1", "")),
+    (1.0, [0.5, None], ("1", "[0.5, ∞]")),
+    (1.0, [-math.inf, 1.5], ("1", "[−∞, 1.5]")),
 ])  # fmt: skip
 def test_an_estimate_is_as_precise_as_its_interval(value, ends, shown):
     assert estimate(value, ends) == shown
@@ -83,6 +84,13 @@ def test_each_scale_keeps_the_verdicts_of_its_evidence(boundary):
     assert {s.scale: [(c.id, c.verdict) for c in s.claims] for s in boundary.scales} == {
         name: [(c["id"], c["verdict"]) for c in e["claims"]] for name, e in evidence.items()
     }
+
+
+def test_what_a_claims_number_is_is_said(boundary):
+    assert {c.id: c.quantity for c in boundary.claims} == {
+        "recovers-better": "difference, nats", "identity": "share of rows", "as-fast": "difference, s",
+        "agrees": "difference", "deep": "mean, nats", "plain": "mean",
+    }  # fmt: skip
 
 
 def test_without_evidence_every_claim_is_unchecked(views):

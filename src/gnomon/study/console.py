@@ -13,7 +13,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from gnomon.study.view import ClaimView, SystemView, TableView, _claim, _table
+from gnomon.study.view import ClaimView, SystemView, TableView, claim_view, table_view
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,12 +23,12 @@ STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "reported": "
 
 def claims_table(evidence: Mapping[str, Any], marks: Mapping[str, str] | None = None) -> Table:
     """The claims of one scale's evidence with what was found and the verdict; ``marks`` is rich markup for verdicts."""
-    return _claims([_claim(c, "") for c in evidence["claims"]], marks)
+    return _claims([claim_view(c) for c in evidence["claims"]], marks)
 
 
 def metrics_tables(evidence: Mapping[str, Any]) -> list[Table]:
     """One table of contenders x metrics for each experiment of one scale's evidence."""
-    return [_metrics(_table(name, table, None)) for name, table in evidence.get("tables", {}).items()]
+    return [_metrics(table_view(name, table)) for name, table in evidence.get("tables", {}).items()]
 
 
 def print_view(view: SystemView, console: Console) -> None:

@@ -9,16 +9,17 @@ import dataclasses
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gnomon.study.protocol import SCALES
+from gnomon.study.protocol import SCALES, Metric
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gnomon.study.claims import Claim
     from gnomon.study.protocol import Study
 
 VERDICTS = ("holds", "fails", "undecided", "reported", "unchecked")
@@ -73,12 +74,14 @@ def number(value: Any, places: int | None = None) -> str:
 
 
 def estimate(value: float | None, interval: Sequence[float | None] | None = None) -> tuple[str, str]:
-    """A number and its interval, both to two significant digits of the interval's half width."""
-    if interval is None or any(not isinstance(end, int | float) or not math.isfinite(end) for end in interval):
-        return number(value), ""
-    low, high = (float(end) for end in interval if end is not None)
+    """A number and its interval, both to two significant digits of the interval's half width; None is an open end."""
+    if interval is None or all(end is None for end in interval):
+        return number(None if value is None else float(value)), ""
+    low, high = (
+        default if end is None else float(end) for end, default in zip(interval, (-math.inf, math.inf), strict=True)
+    )
     half = (high - low) / 2
-    places = None if half <= 0 else max(0, 1 - math.floor(math.log10(half)))
+    places = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else None
     if places is not None and places > 6:
         places = None
     ends = f"[{number(low, places)}, {number(high, places)}]"
@@ -108,8 +111,8 @@ class PartView:
 class ClaimView:
     """A claim, what its paper says and what was found.
 
-    ``found`` and ``interval`` are ``effect`` and its ``ends`` as a person reads them; ``marks`` are the cautions (few
-    units, a borderline interval, a time); ``scale`` is where it was judged.
+    ``found`` and ``interval`` are ``effect`` and its ``ends`` as a person reads them, ``quantity`` is what they are a
+    value of; ``marks`` are the cautions (few units, a borderline interval, a time); ``scale`` is where it was judged.
     """
 
     id: str
@@ -121,6 +124,7 @@ class ClaimView:
     ends: tuple[float, float] | None = None
     found: str = ""
     interval: str = ""
+    quantity: str = ""
     level: float | None = None
     unit: str = ""
     n: int | None = None
@@ -315,7 +319,8 @@ def _measured(claim: ClaimView) -> bool:
 def _scale(system: Entry, study: type[Study], scale: str, found: Mapping[str, Any], source: str,
            figure: str | None) -> ScaleView:  # fmt: skip
     experiments = {e.__name__: e for e in study.all_experiments()}
-    claims = tuple(_claim(c, scale) for c in found["claims"])
+    quantities = {c.id: _quantity(c, study) for c in study.claims}
+    claims = tuple(claim_view(c, scale, quantities.get(c["id"], "")) for c in found["claims"])
     return ScaleView(
         scale=scale,
         source=source,
@@ -324,19 +329,39 @@ def _scale(system: Entry, study: type[Study], scale: str, found: Mapping[str, An
         environment=_environment(found.get("environment", {})),
         cost=_cost(found.get("records")),
         claims=claims,
-        tables=tuple(_table(n, t, experiments.get(n)) for n, t in found.get("tables", {}).items()),
+        tables=tuple(table_view(n, t, experiments.get(n)) for n, t in found.get("tables", {}).items()),
         figure=figure,
     )
 
 
-def _claim(claim: Mapping[str, Any], scale: str) -> ClaimView:
+def _quantity(claim: Claim, study: type[Study]) -> str:
+    """What a claim's effect is a value of; see :class:`gnomon.study.judge.Verdict`."""
+    metrics = {n: m for e in study.all_experiments() for n, m in e.metrics.items()}
+    metric = metrics.get(claim.metric or "", Metric())
+    unit = f", {metric.unit}" if metric.unit else ""
+    match claim.kind:
+        case "always":
+            return "share of rows"
+        case "better" | "worse" | "close" | "ordered":
+            if metric.log:
+                return "ratio"
+            return f"difference{unit}" if claim.factor == 1 else f"margin over {number(claim.factor)} times{unit}"
+        case "at_least" | "at_most" | "between":
+            return f"{'geometric mean' if metric.log else 'mean'}{unit}"
+        case "correlates":
+            return "correlation"
+        case "beyond":
+            return "p"
+        case "estimate":
+            return f"{claim.metric or 'statistic'}{unit}"
+        case kind:
+            return kind
+
+
+def claim_view(claim: Mapping[str, Any], scale: str = "", quantity: str = "") -> ClaimView:
+    """A claim as evidence keeps it, for a person."""
     ends = claim.get("interval")
     found, interval = estimate(claim.get("effect"), ends)
-    cautions: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "few": lambda c: c.get("few"),
-        "borderline": lambda c: c.get("borderline"),
-        "timed": lambda c: c.get("timed"),
-    }
     return ClaimView(
         id=claim["id"],
         text=claim["text"],
@@ -347,10 +372,11 @@ def _claim(claim: Mapping[str, Any], scale: str) -> ClaimView:
         ends=(ends[0], ends[1]) if ends else None,
         found=found,
         interval=interval,
+        quantity=quantity,
         level=claim.get("level"),
         unit=claim.get("unit") or "",
-        n=claim.get("n"),
-        marks=tuple(word for word, has in cautions.items() if has(claim)),
+        n=claim.get("n") or None,
+        marks=tuple(word for word in ("few", "borderline", "timed") if claim.get(word)),
         reason=claim.get("reason") or "",
         parts=tuple(
             PartView(str(p.get("label", "")), *estimate(p.get("effect"), p.get("interval")), p["verdict"], p.get("n"))
@@ -361,7 +387,8 @@ def _claim(claim: Mapping[str, Any], scale: str) -> ClaimView:
     )
 
 
-def _table(name: str, table: Mapping[str, Any], experiment: Any) -> TableView:
+def table_view(name: str, table: Mapping[str, Any], experiment: Any = None) -> TableView:
+    """An experiment's table as evidence keeps it, for a person; the experiment says what it is about."""
     metrics, rows = table["metrics"], table["rows"]
     axes = tuple(dict.fromkeys(axis for row in rows for axis in row["cell"]))
     better = {1: "higher is better", -1: "lower is better"}
