@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import hashlib
 import importlib
 import json
@@ -174,7 +173,6 @@ def _problem(job: Job) -> Any:
     key = repr((job.experiment.__module__, job.problem_key, records.inputs_content(job.inputs)))
     if key not in _last:
         _last.clear()
-        gc.collect()
         rng = generator("problem", job.problem_key)
         _seed_globals(rng)
         _last[key] = job.experiment().prepare(job.inputs, job.cell, rng)
