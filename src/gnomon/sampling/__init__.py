@@ -1,0 +1,5 @@
+"""Sampling: sketches of streams, fast softmax draws and diffusion schedules."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
