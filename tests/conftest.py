@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGET = 40.0  # seconds of one core for a test file
 
 _spent: dict[str, float] = defaultdict(float)
+_stale: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +39,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _spent[report.nodeid.split("::")[0]] += report.duration
+    if report.when == "call":
+        _stale.extend(value for name, value in report.user_properties if name == "stale")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -46,3 +49,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"files over {BUDGET:.0f} s")
         for seconds, file in over:
             terminalreporter.write_line(f"{seconds:7.1f} s  {file}")
+    if _stale:
+        terminalreporter.section("evidence older than its code (check again)")
+        terminalreporter.write_line(", ".join(sorted(_stale)))

@@ -108,7 +108,9 @@ def systems(area: str | None = None) -> list[System]:
     """All systems, or those of one area, in alphabetical order."""
     if area is not None and area not in AREAS:
         raise ValueError(f"unknown area {area!r}; one of {', '.join(AREAS)}")
-    found = sorted(p.parent for a in ([area] if area else AREAS) for p in (ROOT / a).glob("*/study*") if p.stem == "study")
+    found = sorted(
+        p.parent for a in ([area] if area else AREAS) for p in (ROOT / a).glob("*/study*") if p.stem == "study"
+    )
     return [System(p.parent.name, p.name) for p in dict.fromkeys(found)]
 
 

@@ -30,11 +30,18 @@ if TYPE_CHECKING:
 out = Console()
 err = Console(stderr=True)
 
-MARKS = {"holds": "[green]holds[/]", "fails": "[red]fails[/]", "undecided": "[yellow]undecided[/]", "reported": "reported"}
+MARKS = {
+    "holds": "[green]holds[/]",
+    "fails": "[red]fails[/]",
+    "undecided": "[yellow]undecided[/]",
+    "reported": "reported",
+}
 HIDDEN = ("scale",)  # options of the command itself
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Results = Annotated[Optional[Path], typer.Option("--results", help="Results folder (default: $GNOMON_RESULTS or gnomon-results).")]  # noqa: UP045
+Results = Annotated[
+    Optional[Path], typer.Option("--results", help="Results folder (default: $GNOMON_RESULTS or gnomon-results).")
+]
 
 
 class Mistake(Exception):
@@ -58,7 +65,7 @@ def _options(inputs: type[Any]) -> list[inspect.Parameter]:
             kind = list[str]
         option = typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=False)
         found.append(inspect.Parameter(f"own_{name}", inspect.Parameter.KEYWORD_ONLY, default=None,
-                                       annotation=Annotated[Optional[kind], option]))  # fmt: skip # noqa: UP045
+                                       annotation=Annotated[Optional[kind], option]))  # fmt: skip
     return found
 
 
@@ -83,7 +90,7 @@ def _with_options(function: Callable[..., None], inputs: type[Any] | None) -> Ca
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def list_(area: Annotated[Optional[str], typer.Option(help="Only this area.")] = None, as_json: Json = False) -> None:  # noqa: UP045
+def list_(area: Annotated[Optional[str], typer.Option(help="Only this area.")] = None, as_json: Json = False) -> None:
     """List the systems, with their recorded verdicts."""
     rows = [{"system": s.slug, "area": s.area, "what": s.summary, **_counts(s)} for s in catalog.systems(area)]
     if as_json:
@@ -97,7 +104,8 @@ def list_(area: Annotated[Optional[str], typer.Option(help="Only this area.")] =
 
 def _counts(system: System) -> dict[str, int]:
     scales = system.evidence()["scales"]
-    claims = (scales.get("laptop") or next(iter(scales.values()), {"claims": []}))["claims"]
+    found: dict[str, Any] = scales.get("laptop") or next(iter(scales.values()), {})
+    claims = found.get("claims", [])
     return {v: sum(c["verdict"] == v for c in claims) for v in ("holds", "fails", "undecided")}
 
 
@@ -116,8 +124,8 @@ def show(system: Annotated[str, typer.Argument(help="The system's name.")], as_j
 def run(
     system: System,
     beside: Annotated[bool, typer.Option("--beside", help="Run every contender and compare.")] = False,
-    save: Annotated[Optional[Path], typer.Option("--save", help="Folder to keep the result in.")] = None,  # noqa: UP045
-    figure: Annotated[Optional[Path], typer.Option("--figure", help="Draw the result into this file.")] = None,  # noqa: UP045
+    save: Annotated[Optional[Path], typer.Option("--save", help="Folder to keep the result in.")] = None,
+    figure: Annotated[Optional[Path], typer.Option("--figure", help="Draw the result into this file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     as_json: Json = False,
     **own: Any,
@@ -151,10 +159,10 @@ def check(
     scale: Annotated[str, typer.Option(help="smoke, laptop, extended or paper.")] = "laptop",
     jobs: Annotated[int, typer.Option(help="Processes (0: as many as cores).")] = 0,
     backend: Annotated[str, typer.Option(help="local, ray or dask.")] = "local",
-    address: Annotated[Optional[str], typer.Option(help="Address of a running Ray or Dask cluster.")] = None,  # noqa: UP045
+    address: Annotated[Optional[str], typer.Option(help="Address of a running Ray or Dask cluster.")] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help="Look at n, 2n and 4n seeds.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute all records anew.")] = False,
-    contender: Annotated[Optional[list[str]], typer.Option(help="Your own: name=package.module:factory.")] = None,  # noqa: UP045
+    contender: Annotated[Optional[list[str]], typer.Option(help="Your own: name=package.module:factory.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Keep the verdicts as the recorded evidence.")] = False,
     results: Results = None,
     as_json: Json = False,
@@ -176,7 +184,7 @@ def check(
 
 def check_many(
     context: typer.Context,
-    area: Annotated[Optional[str], typer.Option(help="Check every system of this area.")] = None,  # noqa: UP045
+    area: Annotated[Optional[str], typer.Option(help="Check every system of this area.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Check every system.")] = False,
     scale: Annotated[str, typer.Option(help="smoke, laptop, extended or paper.")] = "laptop",
     jobs: Annotated[int, typer.Option(help="Processes (0: as many as cores).")] = 0,
@@ -378,7 +386,9 @@ def _version(wanted: bool) -> None:
 
 def _top(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Methods of NeurIPS 2026, importable, fast, and put to the test."""
 

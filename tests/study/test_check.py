@@ -73,7 +73,10 @@ def test_smoke_decides_only_always(system):
 
 def test_a_restated_claim_says_so(system, monkeypatch):
     go(system, record=True)
-    claims = [ToyStudy.claims[0], study.better("error", "mean", than=["median"], each=["n"], factor=0.2, id="mean-better")]
+    claims = [
+        ToyStudy.claims[0],
+        study.better("error", "mean", than=["median"], each=["n"], factor=0.2, id="mean-better"),
+    ]
     monkeypatch.setattr(ToyStudy, "claims", claims)
     go(system, record=True)
     reasons = {c["id"]: c["reason"] for c in system.evidence()["scales"]["laptop"]["claims"]}

@@ -157,7 +157,7 @@ def test_running_rejects(bad, says):
 def test_stage_refuses_what_it_did_not_declare(room, monkeypatch):
     call = Location.stages()[1].call(Location, ToyStudy.Inputs.at("smoke"), Cell({"n": 10}, 0))
     with pytest.raises(AttributeError, match="does not declare"):
-        call.inputs.seeds
+        _ = call.inputs.seeds
 
 
 def test_generator_depends_only_on_its_words():
@@ -226,7 +226,9 @@ def test_record_refuses_what_is_not_plain():
 
 def test_duckdb_asks_the_records(room):
     go(room)
-    found = records.query("SELECT contender, count(*) AS n FROM records GROUP BY contender ORDER BY 1", room / "results")
+    found = records.query(
+        "SELECT contender, count(*) AS n FROM records GROUP BY contender ORDER BY 1", room / "results"
+    )
     assert found.values.tolist() == [["mean", 2], ["median", 2]]
     rows = records.table(room / "results", "toy")
     assert len(rows) == 4

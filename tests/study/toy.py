@@ -104,4 +104,6 @@ class ToySystem:
         import json
 
         path = self.evidence_path(folder)
-        return json.loads(path.read_text()) if path.is_file() else {"area": self.area, "system": self.name, "scales": {}}
+        return (
+            json.loads(path.read_text()) if path.is_file() else {"area": self.area, "system": self.name, "scales": {}}
+        )

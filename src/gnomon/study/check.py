@@ -90,7 +90,9 @@ def check(
     running = running or Running()
     study = system.study()
     inputs = study.Inputs.at(scale, **given)
-    level, looks, base = (1 - (1 - LEVEL) / LOOKS if until_decided else LEVEL), [], inputs.seeds
+    level = 1 - (1 - LEVEL) / LOOKS if until_decided else LEVEL
+    looks: list[dict[str, Any]] = []
+    base = inputs.seeds
     for look in range(LOOKS if until_decided else 1):
         inputs = study.Inputs.at(scale, **{**given, "seeds": base * 2**look})
         tables, verdicts = judged(study, run(system, inputs, running), inputs.scale, level, looks)
@@ -101,7 +103,9 @@ def check(
     if until_decided:
         tables, verdicts = judged(study, tables, inputs.scale, level, looks)
     figure = _figure(study, tables)
-    outcome = Check(system, inputs, verdicts, tables, _evidence(system, study, inputs, verdicts, tables, running), figure)
+    outcome = Check(
+        system, inputs, verdicts, tables, _evidence(system, study, inputs, verdicts, tables, running), figure
+    )
     if not running.contenders:
         _compare(outcome)
     _keep(outcome, running.results, record and not running.contenders)

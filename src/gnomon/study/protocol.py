@@ -85,7 +85,9 @@ class Cell(Mapping[str, Any]):
         try:
             return self.__dict__["_axes"][name]
         except KeyError:
-            raise AttributeError(f"the cell has no axis {name!r}; it has {sorted(self.__dict__.get('_axes', {}))}") from None
+            raise AttributeError(
+                f"the cell has no axis {name!r}; it has {sorted(self.__dict__.get('_axes', {}))}"
+            ) from None
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{k}={v}" for k, v in self._axes.items())
@@ -235,8 +237,8 @@ def stage(version: int, *, inputs: Sequence[str] | None = None, cell: Sequence[s
 class Experiment:
     """One table: cells x contenders x seeds, each giving rows.
 
-    Class attributes
-    ----------------
+    Attributes
+    ----------
     cells : list of dict
         What is swept (see :func:`grid`).
     contenders : dict of str to object
@@ -305,8 +307,8 @@ class Study:
 
     A study of one experiment is one class that inherits both ``Study`` and ``Experiment``.
 
-    Class attributes
-    ----------------
+    Attributes
+    ----------
     Inputs, Run : type
         Options of ``gnomon check``, and of ``gnomon run`` where using a method needs other options than studying it.
     title, paper, bibtex : str

@@ -302,7 +302,9 @@ def query(sql: str = "SELECT * FROM records", folder: Path | str | None = None) 
         if any(root.glob("*/*/records/*.json")):
             source = db.read_json(str(root / "*/*/records/*.json"), columns=columns, ignore_errors=True)
         else:
-            source = db.sql("SELECT " + ", ".join(f"NULL::{kind} AS {name}" for name, kind in columns.items()) + " LIMIT 0")
+            source = db.sql(
+                "SELECT " + ", ".join(f"NULL::{kind} AS {name}" for name, kind in columns.items()) + " LIMIT 0"
+            )
         source.create_view("records")
         return db.sql(sql).df()
 
@@ -314,9 +316,9 @@ def table(folder: Path | str | None = None, system: str | None = None) -> pd.Dat
     name = (system or "").replace("-", "_")
     found = query("SELECT system, experiment, contender, seed, cell, rows, wall_s, cpu_s, peak_mb FROM records"
                   + (f" WHERE system = '{name}'" if name.isidentifier() else ""), folder)  # fmt: skip
-    flat = [
-        {"system": r.system, "experiment": r.experiment, "contender": r.contender, "seed": r.seed, **json.loads(r.cell),
-         **row, "wall_s": r.wall_s, "cpu_s": r.cpu_s, "peak_mb": r.peak_mb}
-        for r in found.itertuples() for row in json.loads(r.rows)
-    ]  # fmt: skip
+    flat: list[dict[str, Any]] = []
+    for r in found.to_dict(orient="records"):
+        front = {"system": r["system"], "experiment": r["experiment"], "contender": r["contender"], "seed": r["seed"]}
+        cost = {"wall_s": r["wall_s"], "cpu_s": r["cpu_s"], "peak_mb": r["peak_mb"]}
+        flat.extend({**front, **json.loads(r["cell"]), **row, **cost} for row in json.loads(r["rows"]))
     return pd.DataFrame(flat)

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib
 import json
+import logging
 import os
 import random
 import sys
@@ -246,13 +247,11 @@ def _backend(running: Running) -> Iterator[int]:
         with joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
             yield workers
     elif running.backend == "ray":
-        import ray
-        from ray.util.joblib import register_ray
-
-        register_ray()
+        ray: Any = importlib.import_module("ray")
+        importlib.import_module("ray.util.joblib").register_ray()
         started = not ray.is_initialized()
         if started:
-            ray.init(address=running.address, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+            ray.init(address=running.address, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
         try:
             workers = running.jobs or int(ray.cluster_resources().get("CPU", 1))
             with joblib.parallel_config(backend="ray", n_jobs=workers):
@@ -261,10 +260,9 @@ def _backend(running: Running) -> Iterator[int]:
             if started:
                 ray.shutdown()
     else:
-        from distributed import Client
-
-        with Client(running.address or None, **({} if running.address else {"n_workers": running.jobs or joblib.cpu_count(),
-                    "threads_per_worker": 1, "dashboard_address": None})) as client:  # fmt: skip
+        local = {"n_workers": running.jobs or joblib.cpu_count(), "threads_per_worker": 1, "dashboard_address": None}
+        distributed: Any = importlib.import_module("distributed")
+        with distributed.Client(running.address, **({} if running.address else local)) as client:
             workers = running.jobs or len(client.scheduler_info()["workers"])
             with joblib.parallel_config(backend="dask", n_jobs=workers):
                 yield workers
