@@ -165,6 +165,8 @@ def hostile_evidence() -> dict[str, Any]:
 class Exhibit:
     """What the catalogue gives for a system; its evidence lives in files below ``folder``."""
 
+    module = "gnomon.study.claims"
+
     def __init__(self, folder: Path, area: str, name: str, made: type[study.Study], summary: str):
         self.folder, self.area, self.name, self.slug, self.summary = folder, area, name, name.replace("_", "-"), summary
         self._study = made
