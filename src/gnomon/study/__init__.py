@@ -21,6 +21,7 @@ from gnomon.study.claims import (
     slope,
     worse,
 )
+from gnomon.study.judge import Verdict, judge
 from gnomon.study.protocol import Cell, Experiment, Inputs, Metric, Outcome, Study, grid, higher, lower, stage
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Metric",
     "Outcome",
     "Study",
+    "Verdict",
     "always",
     "at_least",
     "at_most",
@@ -42,6 +44,7 @@ __all__ = [
     "estimate",
     "grid",
     "higher",
+    "judge",
     "lower",
     "ordered",
     "rate",
