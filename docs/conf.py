@@ -11,7 +11,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 project = "gnomon"
 author = "the gnomon authors"
 release = importlib.metadata.version("gnomon")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "systems"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "mathml", "systems"]
 exclude_patterns = ["_build"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -25,6 +25,7 @@ python_maximum_signature_line_length = 80
 
 smartquotes = False  # names and options are shown as they are written
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "gnomon"
 html_logo = html_favicon = str(TEMPLATES / "gnomon.svg")

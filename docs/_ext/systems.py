@@ -38,8 +38,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
-    """Leave out what a class has from elsewhere (scikit-learn's metadata routing, torch's defaults)."""
-    return True if not str(getattr(obj, "__module__", None) or "gnomon").startswith("gnomon") else None
+    """Leave out what a class has from elsewhere (scikit-learn's metadata routing, pydantic's configuration)."""
+    nested = what == "class" and inspect.isclass(obj)
+    elsewhere = not str(getattr(obj, "__module__", None) or "gnomon").startswith("gnomon")
+    return True if nested or elsewhere or name == "model_config" else None
 
 
 def write(app: Sphinx) -> None:
@@ -81,7 +83,7 @@ def system_page(system: catalog.System, v: SystemView, folder: Path) -> str:
         (folder / f"{v.slug}.{name}.html").write_text(str(fragment), encoding="utf-8")
         return f"```{{raw}} html\n:file: {v.slug}.{name}.html\n```"
 
-    page = [f"# {plain(v.title)}", f"```{{automodule}} {system.module}\n:no-members:\n:no-index:\n```"]
+    page = [f"# {plain(v.title)}", autodoc("module", system.module, ":no-index:")]
     if v.paper:
         page.append(f"Paper: [{plain(v.paper)}]({v.paper_url})" if v.paper_url else f"Paper: {plain(v.paper)}")
     for heading, text in (("Question", v.question), ("Method in brief", v.method)):
@@ -103,10 +105,7 @@ def system_page(system: catalog.System, v: SystemView, folder: Path) -> str:
         for i, table in enumerate(s.tables):
             page += [f"### {plain(table.name)}", html(f"{s.scale}-{i}", parts.experiment(table))]
         if len(v.scales) > 1:
-            page += [
-                "### Claims at this scale",
-                html(f"{s.scale}-claims", parts.claims(s.claims, f"Claims at {s.scale} scale")),
-            ]
+            page.append(html(f"{s.scale}-claims", parts.claims_at(s)))
         page.append(html(f"{s.scale}-conditions", parts.conditions(s)))
     if v.departures:
         page += ["## Where it departs from the paper", html("departures", parts.departures(v))]
@@ -135,9 +134,14 @@ def reference(system: catalog.System) -> list[str]:
         home = area if name in area.__all__ else module
         thing = getattr(home, name)
         kind = "class" if inspect.isclass(thing) else "function" if callable(thing) else "data"
-        options = "\n:members:\n:show-inheritance:" if kind == "class" else ""
-        found.append(f"```{{auto{kind}}} {home.__name__}::{name}{options}\n```")
+        options = [":members:", ":show-inheritance:"] if kind == "class" else []
+        found.append(autodoc(kind, f"{home.__name__}::{name}", *options))
     return found or ["It has no public names."]
+
+
+def autodoc(kind: str, name: str, *options: str) -> str:
+    """Docstrings are reStructuredText, wherever they are shown."""
+    return "\n".join(["```{eval-rst}", f".. auto{kind}:: {name}", *(f"   {o}" for o in options), "```"])
 
 
 def benchmark(v: SystemView) -> Markup | None:
