@@ -1,0 +1,5 @@
+"""Geometry: optimal transport, alignment, factors and fidelity of samples."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
