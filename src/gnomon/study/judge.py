@@ -7,6 +7,7 @@ else undecided. The claim is the conjunction of its parts.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -290,14 +291,22 @@ def _needed(found: Finding, level: float) -> str:
     unit, crossed = found.unit.split(" x ")[0], " x " in found.unit
     if found.p > 1 - level and where(found.interval(level), found.region, found.closed):
         return f"exact McNemar p = {found.p:.2g}"
-    m = float(found.n)
-    while found.grow is not None and m < 1e5:
-        m *= 1.05
-        if where(found.grow(m, level), found.region, found.closed):
-            size = math.ceil(m) if m < 100 else round(m, 1 - int(math.log10(m)))
-            more = ", items in proportion," if crossed else ""
-            return f"about {size:.0f} {plural(unit, 2)}{more} would decide at this effect"
-    return "no number of units within reach would decide at this effect"
+    enough = functools.partial(_decides, found, level)
+    few, many = float(found.n), 2.0 * found.n
+    while many < 1e5 and not enough(many):
+        few, many = many, 2 * many
+    if not enough(many):
+        return "no number of units within reach would decide at this effect"
+    while many - few > max(0.5, 0.02 * few):
+        middle = (few + many) / 2
+        few, many = (few, middle) if enough(middle) else (middle, many)
+    size = math.ceil(many) if many < 100 else round(many, 1 - int(math.log10(many)))
+    more = ", items in proportion," if crossed else ""
+    return f"about {size:.0f} {plural(unit, 2)}{more} would decide at this effect"
+
+
+def _decides(found: Finding, level: float, units: float) -> bool:
+    return found.grow is not None and where(found.grow(units, level), found.region, found.closed) != 0
 
 
 def _reasons(parts: Sequence[Part], several: bool) -> str:
