@@ -1,0 +1,9 @@
+from .semiseparable import SemiseparableMixer as SemiseparableMixer
+from .semiseparable import decayed_scores as decayed_scores
+from .semiseparable import io_bytes as io_bytes
+from .semiseparable import plan_split as plan_split
+from .semiseparable import segsum as segsum
+from .semiseparable import segsum_report as segsum_report
+from .semiseparable import ssd as ssd
+from .semiseparable import ssd_step as ssd_step
+from .semiseparable import use_semiseparable as use_semiseparable

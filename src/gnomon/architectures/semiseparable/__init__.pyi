@@ -1,0 +1,10 @@
+from .layer import ssd as ssd
+from .layer import ssd_scan as ssd_scan
+from .layer import ssd_step as ssd_step
+from .mask import segsum as segsum
+from .mixer import SemiseparableMixer as SemiseparableMixer
+from .mixer import use_semiseparable as use_semiseparable
+from .plan import io_bytes as io_bytes
+from .plan import plan_split as plan_split
+from .report import segsum_report as segsum_report
+from .scores import decayed_scores as decayed_scores
