@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from typing import Any
 
 from docutils import nodes
@@ -30,7 +31,7 @@ def block(self: Any, node: nodes.math_block) -> None:
 
 
 def _mathml(node: nodes.Element, *, as_block: bool, text: str | None = None) -> str:
-    source = node.astext() if text is None else text
+    source = re.sub(r"\\[bB]igg?[lrm]?(?![a-zA-Z])", "", node.astext() if text is None else text)  # sizes of brackets
     if "&" in source or r"\\" in source:
         source = rf"\begin{{aligned}}{source}\end{{aligned}}"
     try:
