@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from gnomon import __version__, catalog
+from gnomon.catalog import System
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gnomon.catalog import System
     from gnomon.study.check import Check
 
 out = Console()
@@ -36,8 +36,6 @@ MARKS = {
     "undecided": "[yellow]undecided[/]",
     "reported": "reported",
 }
-HIDDEN = ("scale",)  # options of the command itself
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Results = Annotated[
     Optional[Path], typer.Option("--results", help="Results folder (default: $GNOMON_RESULTS or gnomon-results).")
@@ -51,36 +49,43 @@ class Mistake(Exception):
 # --- the options of a system ------------------------------------------------------------------------------------------
 
 
-def _options(inputs: type[Any]) -> list[inspect.Parameter]:
-    """One command line option for each field of a study's inputs."""
+def _options(inputs: type[Any], hidden: tuple[str, ...]) -> list[inspect.Parameter]:
+    """One command line option for each field of a study's inputs; pydantic reads the text."""
     found = []
     for name, field in inputs.model_fields.items():
-        if name in HIDDEN:
+        if name in hidden:
             continue
-        default = None if field.is_required() else field.default
-        shown = "required" if field.is_required() else f"default: {default}"
-        text = f"{field.description or ''} [{shown}]".strip()
+        default = "required" if field.is_required() else None if field.default is None else f"default: {field.default}"
+        text = " ".join(filter(None, [field.description, f"[{default}]" if default else None]))
         kind: Any = bool if field.annotation is bool else str
         if typing.get_origin(field.annotation) in (list, tuple):
             kind = list[str]
-        option = typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=False)
-        found.append(inspect.Parameter(f"own_{name}", inspect.Parameter.KEYWORD_ONLY, default=None,
-                                       annotation=Annotated[Optional[kind], option]))  # fmt: skip
+        metavar = None if kind is bool else _metavar(field.annotation)
+        option = typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=False, metavar=metavar)
+        annotation = Annotated[Optional[kind], option]
+        found.append(
+            inspect.Parameter(f"own_{name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
     return found
 
 
-def _with_options(function: Callable[..., None], inputs: type[Any] | None) -> Callable[..., None]:
-    """The function, its ``**own`` replaced by the options of the inputs."""
+def _metavar(annotation: Any) -> str:
+    kinds = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+    return next((text for kind, text in kinds.items() if kind in (annotation, *typing.get_args(annotation))), "TEXT")
+
+
+def _command(function: Callable[..., None], system: System, inputs: type[Any] | None) -> Callable[..., None]:
+    """The function for one system, its ``**own`` replaced by the options of the study's inputs."""
     signature = inspect.signature(function, eval_str=True)
-    fixed = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    own = _options(inputs) if inputs else []
+    fixed = [p for n, p in signature.parameters.items() if n != "system" and p.kind is not p.VAR_KEYWORD]
     taken = {p.name for p in fixed}
 
     def command(**given: Any) -> None:
         mine = {k.removeprefix("own_"): v for k, v in given.items() if k.startswith("own_") and v not in (None, [], ())}
-        function(**{k: v for k, v in given.items() if k in taken}, **mine)
+        function(system, **{k: v for k, v in given.items() if k in taken}, **mine)
 
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in fixed] + own
+    hidden = ("scale",) if function is check else ("scale", "seeds")
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in fixed] + (_options(inputs, hidden) if inputs else [])
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__doc__ = function.__doc__
@@ -411,7 +416,8 @@ def build(arguments: list[str]) -> typer.Typer:
                 study = system.study()
                 inputs = (study.Run or study.Inputs) if function is run else study.Inputs
             group.command(system.slug, help=system.summary, short_help=system.summary)(
-                _with_options(_bound(function, system), inputs))  # fmt: skip
+                _command(function, system, inputs)
+            )
         app.add_typer(group, name=name, help=text)
     app.command("report")(report)
     app.command("cache")(cache_)
@@ -424,19 +430,6 @@ def _named(arguments: list[str], command: str) -> System | None:
     if len(words) < 2 or words[0] != command or words[1].startswith("-"):
         return None
     return catalog.find(words[1])
-
-
-def _bound(function: Callable[..., None], system: System) -> Callable[..., None]:
-    signature = inspect.signature(function, eval_str=True)
-
-    def bound(**given: Any) -> None:
-        function(system, **given)
-
-    bound.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[p.replace(kind=p.kind if p.kind is p.VAR_KEYWORD else p.KEYWORD_ONLY)
-                    for n, p in signature.parameters.items() if n != "system"])  # fmt: skip
-    bound.__doc__ = function.__doc__
-    return bound
 
 
 def main() -> None:
