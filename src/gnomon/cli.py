@@ -70,8 +70,8 @@ def _options(inputs: type[Any], hidden: tuple[str, ...]) -> list[inspect.Paramet
 
 
 def _metavar(annotation: Any) -> str:
-    kinds = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
-    return next((text for kind, text in kinds.items() if kind in (annotation, *typing.get_args(annotation))), "TEXT")
+    kinds = {int: "<int>", float: "<float>", Path: "<path>"}
+    return next((text for kind, text in kinds.items() if kind in (annotation, *typing.get_args(annotation))), "<str>")
 
 
 def _command(function: Callable[..., None], system: System, inputs: type[Any] | None) -> Callable[..., None]:
@@ -406,7 +406,7 @@ def build(arguments: list[str]) -> typer.Typer:
     app.command("show")(show)
     for name, function, text in (("run", run, "Use a method on your own input."),
                                  ("check", check, "Check what the papers claim: one system, an area, or all.")):  # fmt: skip
-        group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+        group = typer.Typer(no_args_is_help=function is run, rich_markup_mode=None)
         if function is check:
             group.callback(invoke_without_command=True)(check_many)
         named = _named(arguments, name)
