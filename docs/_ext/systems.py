@@ -89,7 +89,8 @@ def system_page(system: catalog.System, v: SystemView, folder: Path) -> str:
     for heading, text in (("Question", v.question), ("Method in brief", v.method)):
         if text:
             page += [f"## {heading}", html(heading.split()[0].lower(), report.prose(text))]
-    page.append("## Use it")
+    if v.example or v.command:
+        page.append("## Use it")
     if v.example:
         page.append(fence(v.example, "python"))
     if v.command:

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gnomon.study import report
+from gnomon.study.check import check
+from gnomon.study.runner import Running
 from gnomon.study.view import VERDICTS, estimate, expected_wrong, number, view
 from tests.study.exhibits import FIGURE, HOSTILE, HOSTILE_FIGURE, Boundary, boundary_evidence, exhibits, scale
+from tests.study.toy import ToySystem
 
 
 @pytest.fixture
@@ -84,6 +87,19 @@ def test_each_scale_keeps_the_verdicts_of_its_evidence(boundary):
     assert {s.scale: [(c.id, c.verdict) for c in s.claims] for s in boundary.scales} == {
         name: [(c["id"], c["verdict"]) for c in e["claims"]] for name, e in evidence.items()
     }
+
+
+def test_what_a_check_found_is_what_the_view_shows(tmp_path):
+    """With the runner and the judge in front, not evidence made up here."""
+    system = ToySystem(tmp_path / "recorded")
+    outcome = check(system, running=Running(jobs=1, results=tmp_path / "results"))
+    shown = view(system, tmp_path / "results")
+    assert [(c.id, c.verdict) for c in shown.claims] == [(v.id, v.verdict) for v in outcome.verdicts]
+    assert shown.claims[1].quantity == "ratio"
+    assert shown.scales[0].command == "gnomon check toy"
+    assert {t.name for t in shown.scales[0].tables} == {"Location", "Speed"}
+    text = report.write_report([shown], tmp_path / "out").parent.joinpath("toys/toy.html").read_text()
+    assert text.count('data-claim="') == len(outcome.verdicts)
 
 
 def test_what_a_claims_number_is_is_said(boundary):

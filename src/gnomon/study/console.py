@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from gnomon.study.view import ClaimView, SystemView, TableView, claim_view, table_view
+from gnomon.study.view import VERDICTS, ClaimView, SystemView, TableView, claim_view, table_view
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "reported": "", "unchecked": "dim"}
+STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "reported": "default", "unchecked": "dim"}
 
 
 def claims_table(evidence: Mapping[str, Any], marks: Mapping[str, str] | None = None) -> Table:
@@ -33,7 +32,8 @@ def metrics_tables(evidence: Mapping[str, Any]) -> list[Table]:
 
 def print_view(view: SystemView, console: Console) -> None:
     """Question, method, claims with their verdicts, departures, how to cite, and the lines to run."""
-    console.print(Rule(Text(f"{view.title}  ({view.area}/{view.slug})", style="bold"), align="left"))
+    console.print(Text(view.title, style="bold"))
+    console.print(Text(f"{view.area}/{view.slug}", style="dim"))
     console.print(Text(view.summary))
     for heading, text in (("Question", view.question), ("Method", view.method), ("Paper", view.paper)):
         if text:
@@ -63,10 +63,7 @@ def _section(console: Console, heading: str, lines: Sequence[str]) -> None:
 def _claims(claims: Sequence[ClaimView], marks: Mapping[str, str] | None, scales: bool = False) -> Table:
     table = Table("claim", "paper", "found", "n", "verdict")
     for claim in claims:
-        verdict = (marks or {}).get(
-            claim.verdict, f"[{STYLES[claim.verdict]}]{claim.verdict}[/]"
-        )  # an empty style is plain
-        verdict = verdict if STYLES[claim.verdict] or marks else claim.verdict
+        verdict = (marks or {}).get(claim.verdict) or f"[{STYLES[claim.verdict]}]{VERDICTS[claim.verdict]}[/]"
         notes = [*claim.marks, *([claim.scale] if scales and claim.scale else [])]
         text = Text(claim.text)
         if claim.reason:

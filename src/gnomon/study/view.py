@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from gnomon.study.claims import Claim
     from gnomon.study.protocol import Study
 
-VERDICTS = ("holds", "fails", "undecided", "reported", "unchecked")
+VERDICTS = {
+    "holds": "holds",
+    "fails": "fails",
+    "undecided": "undecided",
+    "reported": "reported",
+    "unchecked": "not checked",
+}
 LEVEL = 0.95
 ERROR = 1 - LEVEL
 
@@ -301,8 +307,7 @@ def _first_paragraph(text: str | None) -> str:
 def _settled(study: type[Study], scales: Sequence[ScaleView]) -> tuple[ClaimView, ...]:
     """Each claim at the largest scale that measured it; a claim without evidence is ``unchecked``."""
     known: dict[str, ClaimView] = {
-        c.id: ClaimView(c.id, c.text, c.paper or "", c.kind, "unchecked", reason="no evidence is recorded yet")
-        for c in study.claims
+        c.id: ClaimView(c.id, c.text, c.paper or "", c.kind, "unchecked") for c in study.claims
     }
     for scale in scales:
         for claim in scale.claims:
