@@ -98,7 +98,7 @@ def system_page(system: catalog.System, v: SystemView, folder: Path) -> str:
     page += ["## Claims", html("marks", parts.marks(v))]
     if v.claims:
         page.append(html("claims", parts.claims(v.claims, "Claims and verdicts", len(v.scales) > 1)))
-    page.append(fence("\n".join(s.command for s in v.scales) or v.check, "shell"))
+    page.append(fence(v.check, "shell"))
     for s in v.scales:
         page.append(f"## At {s.scale} scale")
         if s.figure:

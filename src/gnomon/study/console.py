@@ -45,7 +45,7 @@ def print_view(view: SystemView, console: Console) -> None:
         _section(console, "Where it departs from the paper", [f"- {d}" for d in view.departures])
     for heading, text, language in (
         ("Run it", view.command, "bash"),
-        ("Check it", view.scales[-1].command if view.scales else view.check, "bash"),
+        ("Check it", view.check, "bash"),
         ("Example", view.example, "python"),
         ("Cite the paper", view.bibtex, "bibtex"),
     ):

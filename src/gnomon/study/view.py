@@ -205,7 +205,8 @@ class ScaleView:
 class SystemView:
     """A system as ``gnomon show``, the report and the documentation show it.
 
-    ``claims`` has each claim once, with its verdict at the largest scale that measured it; ``scales`` has all.
+    ``claims`` has each claim once, with its verdict at the largest scale that measured it; ``scales`` has all. ``check``
+    holds the lines that make the evidence again.
     """
 
     area: str
@@ -286,7 +287,7 @@ def view(system: Entry, results: Path | None = None) -> SystemView:
         departures=tuple(study.departures),
         command=study.command.strip(),
         example=study.example.strip("\n"),
-        check=f"gnomon check {system.slug}",
+        check="\n".join(s.command for s in scales) or f"gnomon check {system.slug}",
         figure_about=_first_paragraph(study.figure.__doc__) if "figure" in _own(study) else "",
         claims=_settled(study, scales),
         scales=tuple(scales),
