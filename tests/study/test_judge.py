@@ -395,6 +395,14 @@ def test_estimate_of_a_derived_table():
     assert (rows.unit, rows.n) == ("row", 5)
 
 
+def test_derived_tables_are_paired_by_cell_too():
+    """A contender that lacks a cell is not compared over other cells."""
+    best = pd.concat([table({"a": A, "b": B}, "gain", n=3), table({"a": [9.0] * 4}, "gain", n=5)])
+    v = one(study.better("gain", "b", than="a", table="best"), table({"a": A}), best=best)
+    assert v.effect == pytest.approx(np.mean(B) - np.mean(A))
+    assert "4 of 8 pairs dropped" in v.reason
+
+
 def test_statistic_over_all_units_is_bca():
     rng = np.random.default_rng(5)
     x = rng.normal(size=30)

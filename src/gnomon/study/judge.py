@@ -193,8 +193,10 @@ class _Court:
         declared = [e.metrics for e in (experiment, *self.experiments.values()) if e]
         metric = next((m[claim.metric] for m in [*declared, COSTS] if claim.metric in m), Metric())  # type: ignore[index]
         unit, cluster = units(claim, rows, experiment, metric)
-        source = Source(name, rows.assign(row=range(len(rows))) if "row" in unit and "row" not in rows else rows,
-                        metric, experiment, unit, cluster)  # fmt: skip
+        if "row" in unit and "row" not in rows:
+            rows = rows.assign(row=range(len(rows)))
+        cells = axes(rows, *([experiment] if experiment else self.experiments.values()))
+        source = Source(name, rows, metric, experiment, unit, cluster, cells)
         source.need("columns", *wanted)
         source.need("each", *claim.each)
         if claim.kind != "always":
@@ -339,7 +341,7 @@ def summary(table: pd.DataFrame, experiment: type[Experiment]) -> list[dict[str,
     list of dict
         ``{"cell": {...}, "contender": str, "metrics": {name: {"mean", "low", "high", "n"}}}``.
     """
-    names = [a for a in axes(experiment) if a in table]
+    names = axes(table, experiment)
     rows = []
     for key, part in hashable(table).groupby([*names, "contender"], sort=False, dropna=False):
         cell = {a: plain(v) for a, v in zip(names, key, strict=False) if v is not None and v == v}

@@ -32,15 +32,12 @@ class Source:
     experiment: type[Experiment] | None  # None: a derived table
     unit: tuple[str, ...]
     cluster: str | None
+    axes: tuple[str, ...] = ()  # of its cells; a derived table may have those of any experiment
 
     @property
     def columns(self) -> list[str]:
         """What tells the units apart."""
         return list(dict.fromkeys([*self.unit, *([self.cluster] if self.cluster else [])]))
-
-    @property
-    def axes(self) -> list[str]:
-        return [a for a in axes(self.experiment) if a in self.rows]
 
     @property
     def seeds(self) -> int:
@@ -81,8 +78,9 @@ class Sample:
         return self.x.ndim == 2
 
 
-def axes(experiment: type[Experiment] | None) -> list[str]:
-    return list(dict.fromkeys(a for cell in experiment.cells for a in cell)) if experiment else []
+def axes(rows: pd.DataFrame, *experiments: type[Experiment]) -> tuple[str, ...]:
+    """The columns that hold the cells of the experiments."""
+    return tuple(dict.fromkeys(a for e in experiments for cell in e.cells for a in cell if a in rows))
 
 
 def units(claim: Claim | None, rows: pd.DataFrame, experiment: type[Experiment] | None,
