@@ -126,18 +126,18 @@ def _versus(claim: Claim, source: Source, winner: Any, loser: Any) -> Finding:
     w, l, notes = _pairs(claim, source, winner, loser)
     if metric.log:
         edge = -math.log1p(-claim.by) if ordered else math.log(claim.factor)
-        x, back = metric.sign * (w.series - l.series), _exp
+        x = metric.sign * (w.series - l.series)
     else:
         large, small = (w.series, l.series) if metric.sign > 0 else (l.series, w.series)
-        edge, x, back = (claim.by if claim.factor == 1 else 0.0), large - claim.factor * small, float
-    return _difference(source, x, w, l, (edge, math.inf), back, ordered, notes)
+        edge, x = (claim.by if claim.factor == 1 else 0.0), large - claim.factor * small
+    return _difference(source, x, w, l, (edge, math.inf), ordered, notes)
 
 
 def _close(claim: Claim, source: Source, other: Any) -> Finding:
     """The paired difference lies within the margin on both sides."""
     a, b, notes = _pairs(claim, source, claim.a, other)
-    edge, back = (math.log1p(claim.within), _exp) if source.metric.log else (claim.within, float)
-    return _difference(source, a.series - b.series, a, b, (-edge, edge), back, True, notes)
+    edge = math.log1p(claim.within) if source.metric.log else claim.within
+    return _difference(source, a.series - b.series, a, b, (-edge, edge), True, notes)
 
 
 def _pairs(claim: Claim, source: Source, one: Any, two: Any) -> tuple[Numbers, Numbers, tuple[str, ...]]:
@@ -153,11 +153,11 @@ def _pairs(claim: Claim, source: Source, one: Any, two: Any) -> tuple[Numbers, N
             notes + censored(source, one, two))  # fmt: skip
 
 
-def _difference(source: Source, x: Any, a: Numbers, b: Numbers, region: Region, back: Callable[[float], float],
-                closed: bool, notes: tuple[str, ...]) -> Finding:  # fmt: skip
+def _difference(source: Source, x: Any, a: Numbers, b: Numbers, region: Region, closed: bool,
+                notes: tuple[str, ...]) -> Finding:  # fmt: skip
     """Student's t or two-way on the differences; 0/1 outcomes must pass McNemar too, at a margin Tango's interval."""
     sample = arrange(Numbers(x, a.single and b.single), source)
-    found = _mean(sample, region, back, closed, notes)
+    found = _mean(sample, region, _exp if source.metric.log else float, closed, notes)
     if source.metric.log or not sample.single or not _outcomes(a.series, b.series):
         return found
     wins, losses = int((a.series > b.series).sum()), int((a.series < b.series).sum())
@@ -402,9 +402,9 @@ def _shown_step(claim: Claim, step: dict[str, Any]) -> str:
 
 
 def _shown_row(source: Source, claim: Claim, at: int) -> str:
+    row = {str(name): value for name, value in source.rows.iloc[at].items()}
     front = [*source.axes, "contender", "seed", *source.unit, claim.metric]
-    names = [c for c in dict.fromkeys(front) if c in source.rows] or list(source.rows)
-    row = source.rows.iloc[at]
+    names = [c for c in dict.fromkeys(front) if c in row] or list(row)
     return ", ".join(f"{c}={shown(row[c])}" for c in names[:8] if row[c] is not None and row[c] == row[c])
 
 

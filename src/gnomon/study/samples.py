@@ -211,7 +211,7 @@ def numbers(source: Source, rows: pd.DataFrame, column: str, *, but: Mapping[str
     if source.metric.log:
         if bad := int((x <= 0).sum()):
             raise Undecided(f"{bad} of {len(x)} values of {column} are not positive: they have no logarithm")
-        x = np.log(x)
+        x = x.map(math.log)
     keys = list(dict.fromkeys([*(c for c in source.axes if c not in (but or {})), *source.columns, *also]))
     source.need("unit or cluster", *source.columns)
     groups = x.groupby([_filled(rows[k]) for k in keys], sort=False)
