@@ -222,6 +222,14 @@ def test_paired_outcomes_must_pass_mcnemar_too():
     assert "McNemar p = 0.062" in v.reason
 
 
+def test_margins_of_outcomes_are_not_mcnemars():
+    """As many wins as losses: McNemar has nothing to say on "at least half as good" nor on "not worse by 0.3"."""
+    frame = outcomes(2, 2, 40)
+    assert one(study.better("hit", "a", than="b", factor=0.5, unit="window"), frame, "Windows").verdict == "holds"
+    assert one(study.better("hit", "a", than="b", by=-0.3, unit="window"), frame, "Windows").verdict == "holds"
+    assert one(study.better("hit", "a", than="b", unit="window"), frame, "Windows").verdict == "undecided"
+
+
 def test_ties_of_outcomes_keep_a_width():
     """No pair differs: t has no width, Tango's interval is +-0.16 at 20 pairs."""
     claim = study.close("hit", "a", "b", within=0.1, unit="window")

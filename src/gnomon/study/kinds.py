@@ -130,7 +130,7 @@ def _versus(claim: Claim, source: Source, winner: Any, loser: Any) -> Finding:
     else:
         large, small = (w.series, l.series) if metric.sign > 0 else (l.series, w.series)
         edge, x = (claim.by if claim.factor == 1 else 0.0), large - claim.factor * small
-    return _difference(source, x, w, l, (edge, math.inf), ordered, notes)
+    return _difference(source, x, w, l, (edge, math.inf), ordered, notes, exact=claim.factor == 1)
 
 
 def _close(claim: Claim, source: Source, other: Any) -> Finding:
@@ -154,11 +154,11 @@ def _pairs(claim: Claim, source: Source, one: Any, two: Any) -> tuple[Numbers, N
 
 
 def _difference(source: Source, x: Any, a: Numbers, b: Numbers, region: Region, closed: bool,
-                notes: tuple[str, ...]) -> Finding:  # fmt: skip
+                notes: tuple[str, ...], exact: bool = True) -> Finding:  # fmt: skip
     """Student's t or two-way on the differences; 0/1 outcomes must pass McNemar too, at a margin Tango's interval."""
     sample = arrange(Numbers(x, a.single and b.single), source)
     found = _mean(sample, region, _exp if source.metric.log else float, closed, notes)
-    if source.metric.log or not sample.single or not _outcomes(a.series, b.series):
+    if source.metric.log or not exact or not sample.single or not _outcomes(a.series, b.series):
         return found
     wins, losses = int((a.series > b.series).sum()), int((a.series < b.series).sum())
     if region == (0.0, math.inf):

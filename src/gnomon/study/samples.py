@@ -175,7 +175,7 @@ def numeric(values: Any) -> np.ndarray:
         array = np.array([math.nan if v is None else v for v in array])
     try:
         return array.astype(float)
-    except ValueError:
+    except (ValueError, TypeError):
         raise ValueError(f"expected numbers, got {array[0]!r}") from None
 
 
