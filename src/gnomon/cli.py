@@ -215,7 +215,7 @@ def check_many(
 def report(
     directory: Annotated[Path, typer.Option("--out", help="Folder of the report.")] = Path("gnomon-report"),
     results: Results = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that is no gnomon report.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Move a folder that is no gnomon report aside.")] = False,
 ) -> None:
     """Write the evidence as a self-contained web page."""
     index = make_report(directory, results, force)
