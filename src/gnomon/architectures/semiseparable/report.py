@@ -12,20 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnomon.architectures.semiseparable.algorithms import ALGORITHMS
 from gnomon.architectures.semiseparable.mask import check_decay, segsum
 
-__all__ = ["ALGORITHMS", "segsum_report"]
+__all__ = ["exact", "measures", "segsum_report"]
 
-#: Every algorithm by name, as options of :func:`gnomon.architectures.segsum`.
-ALGORITHMS: dict[str, dict] = {
-    "hier": {"method": "hier"},
-    "hier_log": {"method": "hier", "form": "log"},
-    "direct": {"method": "direct"},
-    "diff_sequential": {"method": "diff", "scan": "sequential"},
-    "diff_kogge_stone": {"method": "diff", "scan": "kogge_stone"},
-    "diff_blelloch": {"method": "diff", "scan": "blelloch"},
-    "diff_clamped": {"method": "diff_clamped", "scan": "blelloch"},
-}
 FLOOR = 1e-30  # below it, float32 products are subnormal or zero
 
 
