@@ -187,13 +187,15 @@ def p_precision_recall(R: Any, G: Any, k: int = 4, a: float = 1.2) -> tuple[floa
     """
     R, G = (_numpy(A) for A in _pair(R, G))
     reach = [a * ball_radii(X, k, name).mean() for X, name in ((R, "R"), (G, "G"))]
-    if min(reach) == 0:
-        raise ValueError("R and G: a mean neighbour distance of zero leaves no scale; too many duplicate rows")
+
+    def beyond(block: NDArray[np.float64], r: float) -> NDArray[np.float64]:
+        return np.minimum(1.0, block / r) if r > 0 else (block > 0).astype(float)  # only duplicates: balls of no size
+
     outside_real, in_generated = np.zeros(len(G)), np.zeros(len(R))
     with np.errstate(divide="ignore"):
         for rows, block in distance_blocks(R, G):
-            outside_real += np.log(np.minimum(1.0, block / reach[0])).sum(0)
-            in_generated[rows] = -np.expm1(np.log(np.minimum(1.0, block / reach[1])).sum(1))
+            outside_real += np.log(beyond(block, reach[0])).sum(0)
+            in_generated[rows] = -np.expm1(np.log(beyond(block, reach[1])).sum(1))
     return float(-np.expm1(outside_real).mean()), float(in_generated.mean())
 
 

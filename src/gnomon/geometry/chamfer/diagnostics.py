@@ -73,7 +73,7 @@ def shell_noise(G: Any, s: float, delta: float | None = None, random_state: Any 
     return G + s * delta * u / np.linalg.norm(u, axis=1, keepdims=True)
 
 
-def dropped_modes(labels: Any, keep: Sequence[Any]) -> NDArray[np.int64]:
+def dropped_modes(labels: Any, keep: Any) -> NDArray[np.int64]:
     """Indices of the rows whose label is in ``keep``."""
     found = np.flatnonzero(np.isin(np.asarray(labels), list(keep)))
     if not len(found):

