@@ -113,9 +113,10 @@ print(ids.shape, sampler.divergence(queries[10:]).kl.mean())
             "smoke": {
                 "seeds": 2, "n_queries": 32, "n_calibration": 16, "max_items": 2000, "n_draws": 2000, "vocabulary": 500,
                 "base_steps": 5, "train_steps": 5, "batches": 3,
-                "Fidelity": {"cells": {"data": ["mnist", "wordllama"], "partition": ["kmeans"]}},
-                "GivenPartitions": {"cells": {"data": ["mnist"]}},
-                "Geometry": {"cells": {"data": ["mnist"]}},
+                "Fidelity": {"cells": {"data": ["mnist"], "partition": ["kmeans"], "beta": [5]}},
+                "GivenPartitions": {"cells": {"data": ["mnist"], "beta": [10]}},
+                "Geometry": {"cells": {"data": ["mnist"], "beta": [5]}},
+                "Gradient": {"seeds": 1}, "Training": {"seeds": 1, "contenders": ["SD-calibrated", "2LS", "unigram"]},
                 "Proposals": {"cells": {"data": ["mnist"]}},
                 "Speed": False,
                 "Growth": {"cells": {"n": [10_000]}},
