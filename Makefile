@@ -15,7 +15,7 @@ help:
 
 demo: $(VENV)/.demo
 	$(BIN)/gnomon check ghosted-layers
-	$(BIN)/gnomon report --force
+	$(BIN)/gnomon report
 
 ifeq ($(AREA),)
 test: $(VENV)/.all lint browser
