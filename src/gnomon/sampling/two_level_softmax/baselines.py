@@ -172,7 +172,7 @@ class TopSoftmax(_Baseline):
         super().fit(V)
         n, d = self.items_.shape
         items = np.ascontiguousarray(self.items_, dtype=np.float32)
-        self.index_ = faiss.IndexFlatIP(d)
+        self.index_: Any = faiss.IndexFlatIP(d)
         if self.index == "ivf":
             K = int(np.ceil(np.sqrt(n)))
             self.index_ = faiss.IndexIVFFlat(self.index_, d, K, faiss.METRIC_INNER_PRODUCT)

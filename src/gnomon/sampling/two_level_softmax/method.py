@@ -172,6 +172,8 @@ class TwoLevelSoftmax(BaseEstimator):
     ((3, 5), (3, 5))
     """
 
+    _factors: groups.Factors  # made when "lowrank" first needs them
+
     def __init__(self, correction: str = "size_dispersion", dispersion: str = "auto", n_clusters: int | None = None,
                  beta: float = 1.0, clip: bool = True, rank: int = 8, clustering: str = "kmeans", copy: bool = True,
                  random_state: Any = 0) -> None:  # fmt: skip
@@ -592,7 +594,7 @@ class TwoLevelSoftmax(BaseEstimator):
         parameters = {k: v if isinstance(v, str | int | float | bool | None) else None
                       for k, v in self.get_params().items()}  # fmt: skip
         more = {"next_id": self._next_id, "calibrated_at": getattr(self, "_calibrated_at", None)}
-        arrays = {"items": known.items, "ids": known.ids, "offsets": known.offsets, "centroids": known.centroids,
+        arrays: dict[str, Any] = {"items": known.items, "ids": known.ids, "offsets": known.offsets, "centroids": known.centroids,
                   "radii": known.radii, "variances": known.variances, "names": self.cluster_names_}  # fmt: skip
         if hasattr(self, "calibration_"):
             arrays |= {"calibration": self.calibration_, "offset": self.offset_}

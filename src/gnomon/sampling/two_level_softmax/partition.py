@@ -186,7 +186,7 @@ def _kmeans(V: NDArray, k: int, spherical: bool, rng: np.random.Generator) -> ND
     search = faiss.Kmeans(some.shape[1], k, niter=10, seed=seed, spherical=spherical, verbose=False,
                           min_points_per_centroid=1, max_points_per_centroid=SAMPLE)  # fmt: skip
     search.train(np.ascontiguousarray(some, dtype=np.float32))
-    return search.centroids.astype(V.dtype)
+    return np.asarray(search.centroids, dtype=V.dtype)
 
 
 def _directions(V: NDArray) -> NDArray:

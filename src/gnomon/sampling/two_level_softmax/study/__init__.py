@@ -283,8 +283,8 @@ print(ids.shape, sampler.divergence(queries[10:]).kl.mean())
         axes[0].grid(axis="y", alpha=0.3)
         if growth is not None and not growth.empty:
             times = growth.groupby(["contender", "n"])["growth_seconds"].median().unstack(0) * 1e3
-            for name in times:
-                axes[1].loglog(times.index, times[name], "o-", ms=3, label=name)
+            for column in times:
+                axes[1].loglog(times.index, times[column], "o-", ms=3, label=str(column))
             axes[1].set(xlabel="items n", ylabel="ms for one draw", title="d = 32")
             axes[1].legend(fontsize=7)
             axes[1].grid(alpha=0.3)
