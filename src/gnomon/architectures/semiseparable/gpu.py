@@ -194,7 +194,7 @@ def _walk_kernel(
 def forward(
     x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, state: Tensor, parts: Segments, *, chunk: int, block: int,
     leave: bool, precision: str = "ieee",
-) -> tuple[Tensor | None, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Walk every segment of x [tokens, h, P], a [tokens, h], B and C [tokens, g, N] from its state [R, h, P, N].
 
     Parameters
@@ -208,7 +208,7 @@ def forward(
 
     Returns
     -------
-    y : Tensor, shape [tokens, h, P], float32, or None without C
+    y : Tensor, shape [tokens, h, P], float32 (x itself without C)
     state : Tensor, shape [R, h, P, N]
         What leaves each segment (if ``leave``, else unspecified).
     total : Tensor, shape [R, h]
@@ -224,12 +224,12 @@ def forward(
     x, a, B, state = x.contiguous(), a.contiguous(), B.contiguous(), state.contiguous()
     C = None if C is None else C.contiguous()
     heads, width, groups, size = x.shape[1], x.shape[2], B.shape[1], B.shape[2]
-    y = None if C is None else torch.empty_like(x)
+    y = x if C is None else torch.empty_like(x)
     out, total = torch.empty_like(state), state.new_empty(len(parts), heads)
     starts, stops = (torch.from_numpy(t).to(x.device) for t in (parts.start, parts.stop))
     padded = max(16, triton.next_power_of_2(width)), max(16, triton.next_power_of_2(size))
     _walk_kernel[(heads, len(parts))](
-        x, a, B, B if C is None else C, x if y is None else y, state, out, total, starts, stops,
+        x, a, B, B if C is None else C, y, state, out, total, starts, stops,
         HEADS=heads, GROUPS=groups, P=width, N=size, BP=padded[0], BN=padded[1], Q=chunk, S=min(block, chunk),
         OUTPUTS=C is not None, LEAVE=leave, PRECISION=precision,
         num_warps=8 if chunk * chunk + padded[0] * padded[1] > 8192 else 4,

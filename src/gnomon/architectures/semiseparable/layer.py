@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from gnomon.architectures.semiseparable.mask import BACKENDS, check_decay, check_mask_options, tile_decays
+from gnomon.architectures.semiseparable.mask import segsum as mask_of
 from gnomon.architectures.semiseparable.plan import Segments, plan_split, segments
 
 __all__ = ["ssd", "ssd_scan", "ssd_step"]
@@ -99,11 +100,10 @@ def ssd(
     working = _working_dtype(x, dt, A, B, C)
     dt = dt.to(working) if dt_bias is None else dt.to(working) + dt_bias.to(working)
     dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
-    result = ssd_scan(
+    y, state = ssd_scan(
         x.to(working) * dt[..., None], dt * A.to(working), B, C, chunk_size=chunk_size,
-        initial_state=initial_state, return_final_state=return_final_state, validate=validate, **options,
+        initial_state=initial_state, return_final_state=True, validate=validate, **options,
     )  # fmt: skip
-    y, state = result if return_final_state else (result, None)
     if D is not None:
         y = y + D.to(working)[:, None] * x.to(working)
     if z is not None:
@@ -337,7 +337,7 @@ class _Scan(torch.autograd.Function):
 
 def _carry(local: Tensor, total: Tensor, state: Tensor, parts: Segments) -> tuple[Tensor, Tensor]:
     """Pass 2: the recurrence over the segments of each sequence; states that enter them and those that leave all."""
-    entering, state = torch.empty_like(local), state.clone()
+    entering, state = torch.empty_like(local), state.clone(memory_format=torch.contiguous_format)
     for rank in range(parts.depth):
         index = torch.from_numpy(np.flatnonzero(parts.rank == rank)).to(local.device)
         sequence = torch.from_numpy(parts.sequence[parts.rank == rank]).to(local.device)
@@ -348,50 +348,80 @@ def _carry(local: Tensor, total: Tensor, state: Tensor, parts: Segments) -> tupl
 
 def _pass(
     x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, state: Tensor, parts: Segments, options: Options, leave: bool
-) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Walk all segments: y (None without C), the states that leave them, their total decays (both if ``leave``)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Walk all segments: y (x itself without C), the states that leave them, their total decays (both if ``leave``)."""
     if options.backend == "triton":
         from gnomon.architectures.semiseparable import gpu
 
         return gpu.forward(x, a, B, C, state, parts, chunk=options.chunk, block=options.block, leave=leave)
     B, C = B.to(x.dtype), None if C is None else C.to(x.dtype)
-    if options.backend == "numba":
-        from gnomon.architectures.semiseparable import compiled
+    return (_numba_pass if options.backend == "numba" else _torch_pass)(x, a, B, C, state, parts, options, leave)
 
-        arrays = [None if t is None else t.detach().contiguous().numpy() for t in (x, a, B, C)]
-        state = state.detach().clone(memory_format=torch.contiguous_format)
-        y, total = compiled.forward(
-            *arrays, state.numpy(), parts.start, parts.stop, chunk=options.chunk, method=options.method,
-            block=options.block, form=options.form, scan=options.scan, threads=torch.get_num_threads(), leave=leave,
-        )  # fmt: skip
-        return None if y is None else torch.from_numpy(y), state, torch.from_numpy(total)
-    tiles = _Tiles(x, a, B, C, parts, options)
+
+def _numba_pass(
+    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, state: Tensor, parts: Segments, options: Options, leave: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from gnomon.architectures.semiseparable import compiled
+
+    def array(t: Tensor) -> np.ndarray:
+        return t.detach().contiguous().numpy()
+
+    state = state.detach().clone(memory_format=torch.contiguous_format)
+    y, total = compiled.forward(
+        array(x), array(a), array(B), None if C is None else array(C), state.numpy(), parts.start, parts.stop,
+        chunk=options.chunk, method=options.method, block=options.block, form=options.form, scan=options.scan,
+        threads=torch.get_num_threads(), leave=leave,
+    )  # fmt: skip
+    return x if C is None else torch.from_numpy(y), state, torch.from_numpy(total)
+
+
+def _torch_pass(
+    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, state: Tensor, parts: Segments, options: Options, leave: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    tiles = _Tiles(x, a, B, parts, options)
+    Cs = None if C is None else tiles.arrange(C)
     state, total = tiles.grouped(state), x.new_ones(len(parts), tiles.groups, x.shape[1] // tiles.groups)
     outputs = []
     for t in range(tiles.count):
-        mask, from_start, to_end, tile_total = tiles.decays(t)
+        from_start, to_end, tile_total = tiles.decays(t)
         xt, Bt = tiles.x[:, t], tiles.B[:, t]
-        if C is not None:
-            Ct = tiles.C[:, t]
-            scores = Ct @ Bt.transpose(-1, -2)
-            inside = (mask * scores[:, :, None]) @ xt
-            carried = (Ct @ state.flatten(2, 3).transpose(-1, -2)).unflatten(-1, state.shape[2:4]).transpose(2, 3)
-            outputs.append(inside + from_start[..., None] * carried)
+        if Cs is not None:
+            Ct = Cs[:, t]
+            mixed = tiles.mask(t) * (Ct @ Bt.mT)[:, :, None]
+            outputs.append(mixed @ xt + from_start[..., None] * _apply(state, Ct))
         if leave or t + 1 < tiles.count:
-            state = tile_total[..., None, None] * state + (xt * to_end[..., None]).transpose(-1, -2) @ Bt[:, :, None]
+            state = tile_total[..., None, None] * state + _outer(xt * to_end[..., None], Bt)
             total = total * tile_total
-    y = tiles.tokens(torch.stack(outputs, 1), heads=True) if outputs else (None if C is None else torch.empty_like(x))
+    y = tiles.tokens(torch.stack(outputs, 1), heads=True) if outputs else x
     return y, state.flatten(1, 2), total.flatten(1, 2)
 
 
+# Products with a state [R, g, e, P, N], the heads of a group at once: one large product instead of e small ones.
+
+
+def _outer(x: Tensor, B: Tensor) -> Tensor:
+    """Sum over a tile of x B^T: [R, g, e, Q, P], [R, g, Q, N] -> [R, g, e, P, N]."""
+    return (x.transpose(2, 3).flatten(3).mT @ B).unflatten(2, (x.shape[2], x.shape[4]))
+
+
+def _apply(state: Tensor, C: Tensor) -> Tensor:
+    """S C at each position: [R, g, e, P, N], [R, g, Q, N] -> [R, g, e, Q, P]."""
+    return (C @ state.flatten(2, 3).mT).unflatten(-1, state.shape[2:4]).transpose(2, 3)
+
+
+def _gather(x: Tensor, state: Tensor) -> Tensor:
+    """S^T x at each position, summed over the heads: [R, g, e, Q, P], [R, g, e, P, N] -> [R, g, Q, N]."""
+    return x.transpose(2, 3).flatten(3) @ state.flatten(2, 3)
+
+
 class _Tiles:
-    """Tokens arranged for a walk: x [R, m, g, e, Q, P], a [R, m, g, e, Q], B and C [R, m, g, Q, N].
+    """Tokens arranged for a walk: x [R, m, g, e, Q, P], a [R, m, g, e, Q], B [R, m, g, Q, N].
 
     R segments of m tiles of Q tokens, g groups of e heads. Short segments are padded with zeros, which change nothing:
     a decay of 1 and an empty input.
     """
 
-    def __init__(self, x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, parts: Segments, options: Options):
+    def __init__(self, x: Tensor, a: Tensor, B: Tensor, parts: Segments, options: Options):
         self.options, self.groups, self.length = options, B.shape[1], len(x)
         lengths = parts.stop - parts.start
         self.count = -(-int(lengths.max(initial=0)) // options.chunk)
@@ -400,7 +430,7 @@ class _Tiles:
         self.whole = bool(inside.all()) and int(lengths.sum()) == self.length
         self.index = torch.from_numpy(np.where(inside, position, self.length)).to(x.device)
         self.x, self.a = self.heads(x), self.heads(a[..., None])[..., 0]
-        self.B, self.C = self.arrange(B), None if C is None else self.arrange(C)
+        self.B = self.arrange(B)
 
     def arrange(self, t: Tensor) -> Tensor:
         """[tokens, k, n] -> [R, m, k, Q, n]."""
@@ -425,9 +455,14 @@ class _Tiles:
         out[self.index.flatten()] = t
         return out[:-1]
 
-    def decays(self, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        o = self.options
-        return tile_decays(self.a[:, t], o.method, o.block, o.form, o.scan)
+    def decays(self, t: int) -> tuple[Tensor, Tensor, Tensor]:
+        return tile_decays(self.a[:, t], self.options.method, self.options.scan)
+
+    def mask(self, t: int) -> Tensor:
+        o, a = self.options, self.a[:, t]
+        compiled = a.device.type == "cpu" and not torch.compiler.is_compiling()
+        backend = "numba" if compiled else "torch"
+        return mask_of(a, o.method, block=o.block, form=o.form, scan=o.scan, backend=backend, validate=False)
 
 
 def _backward(
@@ -443,15 +478,15 @@ def _backward(
     if not len(parts):
         return torch.zeros_like(x), torch.zeros_like(a), torch.zeros_like(B), torch.zeros_like(C), dfinal
     B, C = B.to(x.dtype), C.to(x.dtype)
-    tiles = _Tiles(x, a, B, C, parts, replace(options, backend="torch"))
-    dys = tiles.heads(dy)
+    tiles = _Tiles(x, a, B, parts, options)
+    Cs, dys = tiles.arrange(C), tiles.heads(dy)
     sequence = torch.from_numpy(parts.sequence).to(x.device)
 
     # States that enter each tile, and the adjoint that reaches each segment from those after it.
-    states, total = [tiles.grouped(entering)], 1.0
-    for t in range(tiles.count):
-        _, _, to_end, tile_total = tiles.decays(t)
-        added = (tiles.x[:, t] * to_end[..., None]).transpose(-1, -2) @ tiles.B[:, t, :, None]
+    decays = [tiles.decays(t) for t in range(tiles.count)]
+    states, total = [tiles.grouped(entering)], torch.ones_like(tiles.a[:, 0, :, :, 0])
+    for t, (_, to_end, tile_total) in enumerate(decays):
+        added = _outer(tiles.x[:, t] * to_end[..., None], tiles.B[:, t])
         states.append(tile_total[..., None, None] * states[-1] + added)
         total = total * tile_total
     dinitial = dfinal.clone()
@@ -459,37 +494,32 @@ def _backward(
     if parts.depth > 1:
         local = torch.zeros_like(states[0])
         for t in reversed(range(tiles.count)):
-            _, from_start, _, tile_total = tiles.decays(t)
-            received = (dys[:, t] * from_start[..., None]).transpose(-1, -2) @ tiles.C[:, t, :, None]
-            local = tile_total[..., None, None] * local + received
+            from_start, _, tile_total = decays[t]
+            local = tile_total[..., None, None] * local + _outer(dys[:, t] * from_start[..., None], Cs[:, t])
         backwards = Segments(parts.start, parts.stop, parts.sequence, _reversed_rank(parts), parts.sequences)
         adjoint, dinitial = _carry(local.flatten(1, 2), total.flatten(1, 2), dfinal, backwards)
     adjoint = tiles.grouped(adjoint)
 
     dxs, das, dBs, dCs = [], [], [], []
     for t in reversed(range(tiles.count)):
-        mask, from_start, to_end, tile_total = tiles.decays(t)
-        xt, Bt, Ct, dyt, state = tiles.x[:, t], tiles.B[:, t], tiles.C[:, t], dys[:, t], states[t]
-        scores = Ct @ Bt.transpose(-1, -2)
-        dmixed = dyt @ xt.transpose(-1, -2)
+        (from_start, to_end, tile_total), mask = decays[t], tiles.mask(t)
+        xt, Bt, Ct, dyt, state = tiles.x[:, t], tiles.B[:, t], Cs[:, t], dys[:, t], states[t]
+        received, given = dyt * from_start[..., None], xt * to_end[..., None]
+        mixed, dmixed = mask * (Ct @ Bt.mT)[:, :, None], dyt @ xt.mT
         dscores = (mask * dmixed).sum(2)
-        read = dyt @ state  # S^T dy
-        written = Bt[:, :, None] @ adjoint.transpose(-1, -2)  # dS B
-        dxs.append((mask * scores[:, :, None]).transpose(-1, -2) @ dyt + to_end[..., None] * written)
-        dCs.append(dscores @ Bt + (from_start[..., None] * read).sum(2))
-        dBs.append(dscores.transpose(-1, -2) @ Ct + (to_end[..., None] * (xt @ adjoint)).sum(2))
+        written = _apply(adjoint, Bt)
+        dxs.append(mixed.mT @ dyt + to_end[..., None] * written)
+        dCs.append(dscores @ Bt + _gather(received, state))
+        dBs.append(dscores.mT @ Ct + _gather(given, adjoint))
 
-        crossing = (dmixed * scores[:, :, None] * mask).tril(-1)
-        out = (from_start * (read * Ct[:, :, None]).sum(-1)).double()
-        into = (to_end * (xt * written).sum(-1)).double()
-        ahead = crossing.sum(-1, dtype=torch.float64) + out
+        crossing = (dmixed * mixed).tril(-1)
+        ahead = crossing.sum(-1, dtype=torch.float64) + (received * _apply(state, Ct)).sum(-1, dtype=torch.float64)
         behind = crossing.sum(-2, dtype=torch.float64)
-        through = (tile_total * (state * adjoint).sum((-1, -2))).double()
+        into = (given * written).sum(-1, dtype=torch.float64)
+        through = tile_total * (state * adjoint).sum((-1, -2))
         da = _sum_from(ahead) - _sum_from(behind) + (into.cumsum(-1) - into) + through[..., None]
         das.append(da.to(a.dtype))
-
-        received = (dyt * from_start[..., None]).transpose(-1, -2) @ Ct[:, :, None]
-        adjoint = tile_total[..., None, None] * adjoint + received
+        adjoint = tile_total[..., None, None] * adjoint + _outer(received, Ct)
     if parts.depth <= 1:
         dinitial = dinitial.index_copy(0, sequence, adjoint.flatten(1, 2))
     dx, dB, dC = (torch.stack(g[::-1], 1) for g in (dxs, dBs, dCs))

@@ -133,31 +133,33 @@ def check_decay(a: Tensor) -> None:
     raise ValueError(f"log-decay must be <= 0 (got max {float(highest):g}); pass dt >= 0 and A < 0")
 
 
-def tile_decays(a: Tensor, method: str, block: int, form: str, scan: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All decays of one compute tile: within it, from its start, to its end, and over the whole of it.
+def tile_decays(a: Tensor, method: str, scan: str) -> tuple[Tensor, Tensor, Tensor]:
+    """What a compute tile does to a state that passes through it.
 
     Parameters
     ----------
     a : Tensor, shape [..., Q]
-        Log-decays of the tile; the other arguments are those of :func:`segsum`.
+        Log-decays of the tile.
+    method, scan
+        As in :func:`segsum`; the difference forms take theirs from the prefix sum, as kernels in use do.
 
     Returns
     -------
-    mask : Tensor, shape [..., Q, Q]
     from_start : Tensor, shape [..., Q]
         Decay of what entered the tile, at each position (that position's own decay included).
     to_end : Tensor, shape [..., Q]
         Decay of what each position adds, at the end of the tile.
     total : Tensor, shape [...]
     """
-    backend = "numba" if a.device.type == "cpu" and not torch.compiler.is_compiling() else "torch"
-    mask = segsum(a, method, block=block, form=form, scan=scan, backend=backend, validate=False)
-    if method in ("hier", "direct"):
-        from_start, to_end = mask[..., 0] * a[..., :1].exp(), mask[..., -1, :]
-    else:  # as kernels of the difference form have it
+    if method in ("diff", "diff_clamped"):
         prefix = prefix_sum(a, scan)
-        from_start, to_end = prefix.exp(), mask[..., -1, :]
-    return mask, from_start, to_end, from_start[..., -1]
+        rest = prefix[..., -1:] - prefix
+        from_start, to_end = prefix.exp(), (rest.clamp(max=0.0) if method == "diff_clamped" else rest).exp()
+    else:
+        decay = a.exp()
+        from_start = decay.cumprod(-1)
+        to_end = F.pad(decay[..., 1:].flip(-1).cumprod(-1).flip(-1), (0, 1), value=1.0)
+    return from_start, to_end, from_start[..., -1]
 
 
 def _above_diagonal(a: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class SemiseparableMixer(nn.Module):
         if heads % ngroups:
             raise ValueError(f"ngroups {ngroups} must divide the {heads} heads")
         self.d_state, self.headdim, self.ngroups, self.d_conv = d_state, headdim, ngroups, d_conv
-        self.inner, self.heads, self.chunk_size, self.dt_limit = inner, heads, chunk_size, tuple(dt_limit)
+        self.inner, self.heads, self.chunk_size, self.dt_limit = inner, heads, chunk_size, (dt_limit[0], dt_limit[1])
         self.split, self.segsum, self.layer_idx = split, segsum, layer_idx
         mixed = inner + 2 * ngroups * d_state  # x, B, C
         self.conv1d = nn.Conv1d(mixed, mixed, d_conv, groups=mixed, padding=d_conv - 1, bias=conv_bias)
@@ -206,7 +206,7 @@ def use_semiseparable(model: nn.Module, *, split: str | int = "auto", segsum: st
             new = SemiseparableMixer(
                 old.hidden_size, old.ssm_state_size, old.head_dim, old.intermediate_size / old.hidden_size,
                 old.n_groups, old.conv_kernel_size, old.chunk_size, bias=old.use_bias, conv_bias=old.use_conv_bias,
-                norm_eps=old.norm.variance_epsilon, dt_limit=old.time_step_limit, split=split, segsum=segsum,
+                norm_eps=old.norm.variance_epsilon, dt_limit=(old.time_step_limit[0], old.time_step_limit[1]), split=split, segsum=segsum,
                 layer_idx=old.layer_idx,
             )  # fmt: skip
         for module in ("in_proj", "conv1d", "out_proj"):

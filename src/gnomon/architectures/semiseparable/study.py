@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -181,7 +182,7 @@ class Harvested(Masks):
         articles = datasets.wikipedia()
         held_out = "\n\n".join(articles[-10:])
         if inputs.model is None:
-            data = held_out.encode()
+            data: Any = held_out.encode()
             model = train("\n\n".join(articles[:-10]).encode(), inputs.steps)
         else:
             model, data = _converted(inputs.model, held_out)
@@ -685,7 +686,7 @@ def _timing(a: np.ndarray, length: int) -> pd.DataFrame:
         np.empty((len(chunks), length, length), np.float32),
         np.ones((len(chunks), length, length), np.float32),
     )
-    rows = [{"algorithm": name, "ms": 1e3 * _seconds(lambda name=name: Fill(name)(chunks, out, finished))}
+    rows = [{"algorithm": name, "ms": 1e3 * _seconds(partial(Fill(name), chunks, out, finished))}
             for name in (*ALGORITHMS, "copy")]  # fmt: skip
     table = pd.DataFrame(rows)
     return table.assign(times=table["ms"] / table["ms"].iloc[0])
