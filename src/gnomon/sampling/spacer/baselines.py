@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numba import njit
 
-from gnomon.sampling.spacer.coins import mix
-from gnomon.sampling.spacer.method import SpaceR
+from gnomon.sampling.spacer.coins import below, mix
 from gnomon.sampling.spacer.streams import Stream
 
 Oracle = Callable[[Stream], np.ndarray]  # the items that are said to be heavy
@@ -39,22 +38,23 @@ def _rows(rows: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _bucket(item, row, width):  # type: ignore[no-untyped-def]
+def _bucket(mixed, row, width):  # type: ignore[no-untyped-def]
     """Multiply-shift (Dietzfelbinger et al. 1997) on the mixed item, scaled to the width."""
-    return (((row[0] * mix(item) + row[1]) >> np.uint64(32)) * np.uint64(width)) >> np.uint64(32)
+    return (((row[0] * mixed + row[1]) >> np.uint64(32)) * np.uint64(width)) >> np.uint64(32)
 
 
 @njit(cache=True, nogil=True)
-def _sign(item, row):  # type: ignore[no-untyped-def]
-    return 1 - 2 * np.int64((row[2] * mix(item) + row[3]) >> np.uint64(63))
+def _sign(mixed, row):  # type: ignore[no-untyped-def]
+    return 1 - 2 * np.int64((row[2] * mixed + row[3]) >> np.uint64(63))
 
 
 @njit(cache=True, nogil=True)
 def _add(items, counts, hashes, cells, signed):  # type: ignore[no-untyped-def]
-    for r in range(cells.shape[0]):
-        for i in range(items.size):
-            sign = _sign(items[i], hashes[r]) if signed else 1
-            cells[r, _bucket(items[i], hashes[r], cells.shape[1])] += sign * counts[i]
+    for i in range(items.size):
+        mixed = mix(items[i])
+        for r in range(cells.shape[0]):
+            sign = _sign(mixed, hashes[r]) if signed else 1
+            cells[r, _bucket(mixed, hashes[r], cells.shape[1])] += sign * counts[i]
 
 
 @njit(cache=True, nogil=True)
@@ -62,9 +62,9 @@ def _conservative(items, hashes, cells):  # type: ignore[no-untyped-def]
     """Estan and Varghese 2002: only the cells that hold the minimum grow."""
     at = np.empty(cells.shape[0], np.uint64)
     for item in items:
-        least = np.int64(2**62)
+        mixed, least = mix(item), np.int64(2**62)
         for r in range(cells.shape[0]):
-            at[r] = _bucket(item, hashes[r], cells.shape[1])
+            at[r] = _bucket(mixed, hashes[r], cells.shape[1])
             least = min(least, cells[r, at[r]])
         for r in range(cells.shape[0]):
             cells[r, at[r]] = max(cells[r, at[r]], least + 1)
@@ -74,19 +74,35 @@ def _conservative(items, hashes, cells):  # type: ignore[no-untyped-def]
 def _read(items, hashes, cells, signed):  # type: ignore[no-untyped-def]
     """Each row's estimate, (rows, n)."""
     found = np.empty((cells.shape[0], items.size), np.int64)
-    for r in range(cells.shape[0]):
-        for i in range(items.size):
-            sign = _sign(items[i], hashes[r]) if signed else 1
-            found[r, i] = sign * cells[r, _bucket(items[i], hashes[r], cells.shape[1])]
+    for i in range(items.size):
+        mixed = mix(items[i])
+        for r in range(cells.shape[0]):
+            sign = _sign(mixed, hashes[r]) if signed else 1
+            found[r, i] = sign * cells[r, _bucket(mixed, hashes[r], cells.shape[1])]
     return found
 
 
 def _median(rows: np.ndarray) -> np.ndarray:
-    """np.median over the first axis; for three rows by minima and maxima, which is much faster."""
-    if len(rows) == 3:
-        a, b, c = rows
-        return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
-    return np.median(rows, axis=0)
+    """np.median over the first axis of (r, n) where r is small, many times faster."""
+    if len(rows) != 3:
+        return _sorted_median(rows)
+    a, b, c = rows
+    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
+
+
+@njit(cache=True, nogil=True)
+def _sorted_median(rows):  # type: ignore[no-untyped-def]
+    r, n = rows.shape
+    found, sorted_ = np.empty(n), np.empty(r)
+    for i in range(n):
+        for j in range(r):
+            value, at = np.float64(rows[j, i]), j
+            while at > 0 and sorted_[at - 1] > value:
+                sorted_[at] = sorted_[at - 1]
+                at -= 1
+            sorted_[at] = value
+        found[i] = 0.5 * (sorted_[(r - 1) // 2] + sorted_[r // 2])
+    return found
 
 
 class _Sketch:
@@ -101,12 +117,12 @@ class _Sketch:
         self.hashes = _rows(rows, np.random.default_rng(random_state))
         self.cells = np.zeros((rows, width), np.int64)
 
-    def add(self, items: np.ndarray, counts: np.ndarray) -> _Sketch:
+    def add(self, items: np.ndarray, counts: np.ndarray) -> Self:
         """Add counts (n,) of items (n,); negative ones take away."""
         _add(np.asarray(items, np.int64), np.asarray(counts, np.int64), self.hashes, self.cells, self.signed)
         return self
 
-    def fit(self, stream: Stream) -> _Sketch:
+    def fit(self, stream: Stream) -> Self:
         """Read a whole stream."""
         return self.add(np.arange(stream.n), stream.counts)
 
@@ -132,12 +148,12 @@ class CountMin(_Sketch):
         super().__init__(width, rows, random_state)
         self.conservative = conservative
 
-    def add(self, items: np.ndarray, counts: np.ndarray) -> _Sketch:
+    def add(self, items: np.ndarray, counts: np.ndarray) -> Self:
         if self.conservative:
             raise TypeError("conservative Count-Min is not linear: it has no add, only fit")
         return super().add(items, counts)
 
-    def fit(self, stream: Stream) -> _Sketch:
+    def fit(self, stream: Stream) -> Self:
         if not self.conservative:
             return super().fit(stream)
         _conservative(stream.items, self.hashes, self.cells)
@@ -195,7 +211,7 @@ class CountSketchPP:
 
     def read(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Median of the small tables, and the large one's estimates, each (n,)."""
-        return np.median([s.estimate_many(items) for s in self.small], axis=0), self.large.estimate_many(items)
+        return _median(np.stack([s.estimate_many(items) for s in self.small])), self.large.estimate_many(items)
 
     def estimate_many(self, items: np.ndarray) -> np.ndarray:
         """Estimates (n,) of items (n,)."""
@@ -206,22 +222,64 @@ class CountSketchPP:
 # --- tables of counters ----------------------------------------------------------------------------------------------
 
 
+@njit(cache=True, nogil=True)
+def _space_saving(items, n, capacity, unbiased, rng):  # type: ignore[no-untyped-def]
+    """Counts (n,) of the items in the table at the end, and the smallest count of a full table.
+
+    The entries of the smallest count wait in a queue in random order; when it is empty they are looked for anew, which
+    happens once for each value of the smallest count.
+    """
+    slot_of, item_of = np.full(n, -1, np.int64), np.empty(capacity, np.int64)
+    counts, queue = np.zeros(capacity, np.int64), np.empty(capacity, np.int64)
+    size = head = tail = least = 0
+    for item in items:
+        slot = slot_of[item]
+        if slot >= 0:
+            counts[slot] += 1
+            continue
+        if size < capacity:
+            slot_of[item], item_of[size], counts[size] = size, item, 1
+            size += 1
+            continue
+        while head < tail and counts[queue[head]] != least:  # hit in the meantime
+            head += 1
+        if head == tail:
+            least, head, tail = counts.min(), 0, 0
+            for slot in range(capacity):
+                if counts[slot] == least:
+                    other = below(tail + 1, rng)
+                    queue[tail], queue[other] = queue[other], slot
+                    tail += 1
+        slot = queue[head]
+        counts[slot] += 1
+        if not unbiased or below(least + 1, rng) == 0:
+            slot_of[item_of[slot]], slot_of[item], item_of[slot] = -1, slot, item
+    found = np.zeros(n, np.int64)
+    for slot in range(size):
+        found[item_of[slot]] = counts[slot]
+    return found, counts.min() if size == capacity else 0
+
+
 class SpaceSaving:
-    """Space Saving (Metwally et al. 2005), the table that always admits."""
+    """Space Saving (Metwally et al. 2005), which always admits, in O(1) an item; ``unbiased``: that of Ting (2018).
 
-    admission = "always"
+    The law of ``SpaceR(admission="always")`` and ``"unbiased"``, written for items 0..n-1 of weight 1.
+    """
 
-    def __init__(self, capacity: int, random_state: Any = None):
-        self.table = SpaceR(capacity, self.admission, random_state)
+    def __init__(self, capacity: int, random_state: Any = None, unbiased: bool = False):
+        if not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise ValueError(f"capacity: got {capacity!r}; expected an integer of 1 or more")
+        self.capacity, self.unbiased = capacity, unbiased
+        self.rng = np.random.default_rng(random_state).integers(2**64, size=1, dtype=np.uint64)
 
     def fit(self, stream: Stream) -> SpaceSaving:
         """Read a whole stream."""
-        self.table.update_many(stream.items)
+        self.counts, self.least = _space_saving(stream.items, stream.n, self.capacity, self.unbiased, self.rng)
         return self
 
     def estimate_many(self, items: np.ndarray) -> np.ndarray:
         """Estimates (n,) of items (n,)."""
-        return self.table.estimate_many(items)
+        return self.counts[items]
 
 
 class MisraGries(SpaceSaving):
@@ -231,7 +289,7 @@ class MisraGries(SpaceSaving):
         super().__init__(capacity + 1, random_state)
 
     def estimate_many(self, items: np.ndarray) -> np.ndarray:
-        return np.maximum(super().estimate_many(items) - self.table.min_count_, 0)
+        return np.maximum(super().estimate_many(items) - self.least, 0)
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
@@ -323,7 +381,7 @@ def two_pass_oracle(kind: str, p: int, memory: int, random_state: Any = None) ->
     random_state : int, Generator or None
         Its coins or hashes.
     """
-    makers = {"space-saving": SpaceSaving, "misra-gries": MisraGries,
+    makers: dict[str, Callable[..., Any]] = {"space-saving": SpaceSaving, "misra-gries": MisraGries,
               "count-sketch": lambda cells, rng: CountSketch(max(1, cells // 3), 3, rng)}  # fmt: skip
     if kind not in makers:
         raise ValueError(f"kind: got {kind!r}; expected one of {', '.join(makers)}")

@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 BLOCK = 1 << 16  # lines
 
@@ -60,13 +60,13 @@ def _opened(source: str | Path) -> Iterator[IO[str]]:
         yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape", newline="")
         return
     path = Path(source).expanduser()
-    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
+    opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     with opener(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as file:
         yield file
 
 
 def _fields(file: Iterable[str], field: int, sep: str | None, name: str) -> Iterator[str]:
-    reader = csv.reader(file, delimiter=sep) if sep else (line.split() for line in file)
+    reader: Any = csv.reader(file, delimiter=sep) if sep else (line.split() for line in file)
     for number, fields in enumerate(reader, 1):
         if len(fields) >= field:
             yield fields[field - 1]

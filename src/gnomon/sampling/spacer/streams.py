@@ -42,7 +42,11 @@ class Stream:
 
     def top(self, p: int) -> np.ndarray:
         """The p items of largest frequency (fewer where n < p), ties by item."""
-        return np.argsort(-self.counts, kind="stable")[:p]
+        return self._ranked[:p]
+
+    @functools.cached_property
+    def _ranked(self) -> np.ndarray:
+        return np.argsort(-self.counts, kind="stable")
 
 
 def encode(values: Iterable[Any]) -> np.ndarray:

@@ -1,0 +1,152 @@
+"""SpaceR beside the tables and sketches that are in production, all fed from Python, in one run.
+
+    python benchmarks/sampling/bench_spacer.py [--json FILE] [--items N]
+
+Peers: Apache DataSketches (frequent items, frequent strings, Count-Min), bounter (Count-Min in C) and
+``collections.Counter`` (exact, so the yardstick). Each is fed in the fastest way that its interface has. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib.util
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnomon.sampling import SpaceR
+from gnomon.sampling.spacer.streams import arranged, zipf
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "sampling" / "spacer.json"
+CAPACITY = 768  # what DataSketches' 2^10 slots hold
+
+
+def fed(update: Callable[[Any], Any], items: list[Any]) -> None:
+    for item in items:
+        update(item)
+
+
+def contenders(ints: np.ndarray, words: list[str]) -> dict[str, dict[str, Callable[[], Any]]]:
+    """For each kind of work, what does it: the first is this implementation."""
+    numbers = ints.tolist()
+
+    def many(stream: Any, **options: Any) -> SpaceR:
+        table = SpaceR(CAPACITY, random_state=0, **options)
+        table.update_many(stream)
+        return table
+
+    works: dict[str, dict[str, Callable[[], Any]]] = {
+        "ints, an array": {"SpaceR.update_many": lambda: many(ints)},
+        "ints, one by one": {"SpaceR.update": lambda: fed(SpaceR(CAPACITY, random_state=0).update, numbers)},
+        "strings, a list": {"SpaceR.update_many": lambda: many(words)},
+    }
+    for rule in ("always", "unbiased", "hold"):
+        works["ints, an array"][f"SpaceR.update_many, {rule}"] = lambda rule=rule: many(ints, admission=rule)
+    if importlib.util.find_spec("datasketches"):
+        import datasketches
+
+        for work in ("ints, an array", "ints, one by one"):  # it takes no arrays
+            works[work]["datasketches frequent_items_sketch"] = lambda: fed(
+                datasketches.frequent_items_sketch(10).update, numbers)  # fmt: skip
+            works[work]["datasketches count_min_sketch"] = lambda: fed(
+                datasketches.count_min_sketch(3, CAPACITY // 3).update, numbers)  # fmt: skip
+        works["strings, a list"]["datasketches frequent_strings_sketch"] = lambda: fed(
+            datasketches.frequent_strings_sketch(10).update, words)  # fmt: skip
+    else:
+        print("datasketches: left out, it is not installed")
+    if importlib.util.find_spec("bounter"):
+        import bounter
+
+        works["strings, a list"]["bounter CountMinSketch"] = lambda: bounter.CountMinSketch(size_mb=1).update(words)
+    else:
+        print("bounter: left out, it is not installed")
+    for work, items in (("ints, an array", numbers), ("ints, one by one", numbers), ("strings, a list", words)):
+        works[work]["collections.Counter (exact)"] = lambda items=items: collections.Counter(items)
+    return works
+
+
+def seconds(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """The least time of each, in turns: what a busy machine adds is never negative."""
+    best = dict.fromkeys(calls, float("inf"))
+    for call in calls.values():
+        call()
+    for _ in range(repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def peak(call: Callable[[], Any]) -> float:
+    """Peak of Python's and numpy's allocations, MB; what a peer's C++ allocates is not seen."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def memory() -> list[dict[str, Any]]:
+    """Bytes an entry, and growth with the length of the stream."""
+
+    def grown(capacity: int, blocks: int) -> int:
+        tracemalloc.start()
+        table = SpaceR(capacity, random_state=0)
+        for block in range(blocks):
+            table.update_many(np.arange(capacity) + block % 7 * capacity // 8)
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        return held
+
+    grown(10, 2)
+    rows = []
+    for capacity in (1024, 65_536, 1 << 20):
+        rows.append(
+            {
+                "name": f"SpaceR({capacity:,}): memory",
+                "value": round(grown(capacity, 2) / capacity, 1),
+                "unit": "bytes an entry",
+            }
+        )
+    growth = grown(65_536, 80) - grown(65_536, 8)
+    return [*rows, {"name": "SpaceR(65,536): growth from 0.5 M to 5 M items", "value": growth, "unit": "bytes"}]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--items", type=int, default=300_000, help="length of the stream")
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    stream = arranged(zipf(options.items, 1.2), "shuffled", np.random.default_rng(0)).items[: options.items]
+    ints = stream.astype(np.int64) * 2_654_435_761  # arbitrary ids, no dense index
+    words = [f"item-{x}" for x in stream.tolist()]
+    rows: list[dict[str, Any]] = []
+    for work, calls in contenders(ints, words).items():
+        times = seconds(calls, options.repeats)
+        own = next(iter(times.values()))
+        for name, spent in times.items():
+            rows.append({"name": f"{work}: {name}", "value": round(options.items / spent / 1e6, 2), "unit": "M items/s",
+                         "ratio": round(spent / own, 3), "peak_mb": round(peak(calls[name]), 2)})  # fmt: skip
+    rows += memory()
+    width = max(len(row["name"]) for row in rows)
+    print(f"Zipf 1.2, {options.items:,} arrivals, {len(np.unique(ints)):,} distinct, capacity {CAPACITY}; "
+          "ratio: time over that of the first of its kind")  # fmt: skip
+    for row in rows:
+        tail = f"  x {row['ratio']:<7} peak {row['peak_mb']} MB" if "ratio" in row else ""
+        print(f"{row['name']:<{width}}  {row['value']:>9} {row['unit']}{tail}")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(f"written: {options.json}")
+
+
+if __name__ == "__main__":
+    main()
