@@ -4,3 +4,11 @@ from .spacer import spacer_partitioned as spacer_partitioned
 from .two_level_softmax import TwoLevelSoftmax as TwoLevelSoftmax
 from .two_level_softmax import sampled_softmax_loss as sampled_softmax_loss
 from .two_level_softmax import two_level_logits as two_level_logits
+from .geosprint import GeoSprint as GeoSprint
+from .geosprint import NoiseSchedule as NoiseSchedule
+from .geosprint import ProfileStream as ProfileStream
+from .geosprint import ddim_sample as ddim_sample
+from .geosprint import dpm_solver_pp as dpm_solver_pp
+from .geosprint import hyperplanarity_profile as hyperplanarity_profile
+from .geosprint import trajectory_projection_score as trajectory_projection_score
+from .geosprint import trajectory_report as trajectory_report
