@@ -563,6 +563,23 @@ def test_one_item_and_duplicates(rng):
     np.testing.assert_allclose(same.log_prob(rng.normal(size=(2, 3))), -np.log(30))
 
 
+def test_fewer_items_than_dimensions_and_constant_features(rng):
+    V = np.concatenate([rng.normal(size=(7, 50)), np.ones((7, 3))], axis=1)
+    U = rng.normal(size=(2, 53))
+    for name, p in METHODS.items():
+        sampler = fitted(V, np.arange(7) % 2, U, beta=0.3, **p)
+        np.testing.assert_allclose(logsumexp(sampler.log_prob(U), axis=1), 0, atol=1e-10, err_msg=name)
+    exact = TwoLevelSoftmax(dispersion="lowrank", rank=4).fit(
+        V, np.arange(7) % 2
+    )  # 3 or 4 items span at most 3 directions
+    np.testing.assert_allclose(exact._variance(U), exact.cluster_statistics(U).variance, rtol=1e-9)
+
+
+def test_no_queries(rng):
+    ids, log_q = TwoLevelSoftmax().fit(rng.normal(size=(20, 3))).sample(np.empty((0, 3)), 4)
+    assert ids.shape == log_q.shape == (0, 4)
+
+
 def test_effective_rank(rng):
     line = rng.normal(size=(50, 1)) * np.ones(8)
     ball = rng.normal(size=(5000, 8))
