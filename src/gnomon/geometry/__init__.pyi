@@ -22,3 +22,10 @@ from .chamfer import prdc as prdc
 from .chamfer import shell_noise as shell_noise
 from .chamfer import sliced_w2 as sliced_w2
 from .chamfer import stability as stability
+from .ot_sampling import CalibratedSinkhorn as CalibratedSinkhorn
+from .ot_sampling import IntrinsicDimension as IntrinsicDimension
+from .ot_sampling import RichardsonWasserstein as RichardsonWasserstein
+from .ot_sampling import SampleSize as SampleSize
+from .ot_sampling import SamplingError as SamplingError
+from .ot_sampling import required_samples as required_samples
+from .ot_sampling import sampling_error as sampling_error
