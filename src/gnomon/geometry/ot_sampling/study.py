@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -162,9 +161,9 @@ def measured_dimension(X: Array, contender: Any) -> dict[str, float]:
 
 
 def covered(row: dict[str, float], truth: float) -> dict[str, float]:
-    """Whether the interval holds the truth, where there is an interval."""
+    """Whether the interval holds the truth; NaN where there is no interval."""
     low, high = row.get("low", np.nan), row.get("high", np.nan)
-    return {"covered": float(low <= truth <= high)} if np.isfinite(low) else {}
+    return {"covered": float(low <= truth <= high) if np.isfinite(low) else np.nan}
 
 
 def richardson(X: Array, Y: Array, **options: Any) -> dict[str, float]:
