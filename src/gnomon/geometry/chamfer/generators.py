@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float32]
 
 VAE_EPOCHS = (1, 4, 16, 48)  # the stages that are sampled
+DIFFUSION_UPDATES = 2000
 GUIDANCE = (0.0, 1.0, 3.0)
 STEPS = 50  # of the diffusion
 COMPONENTS = 48  # principal components that the mixture and the diffusion live on
@@ -40,7 +41,7 @@ def _mixture(X: Array, m: int, seed: int) -> Array:
     from sklearn.mixture import GaussianMixture
 
     pca = PCA(COMPONENTS, random_state=seed).fit(X)
-    mixture = GaussianMixture(30, reg_covar=1e-2, random_state=seed).fit(pca.transform(X))
+    mixture = GaussianMixture(30, reg_covar=1e-2, random_state=seed).fit(pca.transform(X).astype(np.float64))
     return np.clip(pca.inverse_transform(mixture.sample(m)[0]), 0, 1)
 
 
@@ -93,7 +94,7 @@ def _diffusion(X: Array, labels: NDArray[np.int64], m: int, seed: int) -> dict[s
         return network(torch.cat([x, embedding(label), angle.cos(), angle.sin()], 1))
 
     optimiser = torch.optim.Adam([*network.parameters(), *embedding.parameters()], lr=1e-3)
-    for _ in range(2000):
+    for _ in range(DIFFUSION_UPDATES):
         rows = torch.randint(len(data), (256,))
         t = torch.randint(1, STEPS + 1, (256,))
         noise = torch.randn(256, COMPONENTS)

@@ -46,7 +46,7 @@ def images(space: str) -> tuple[Array, NDArray[np.int64]]:
     if space == "photos":
         return _patches()
     digits, labels = datasets.mnist()
-    return digits.reshape(-1, 28, 28).astype(np.float32) / 255, labels
+    return digits.reshape(-1, 28, 28).astype(np.float32) / np.float32(255), labels
 
 
 def _patches() -> tuple[Array, NDArray[np.int64]]:
