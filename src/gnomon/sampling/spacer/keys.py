@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from typing import Any
@@ -27,7 +26,7 @@ def key_of(item: Any) -> tuple[str, int]:
     if type(item) is int and -(2**63) <= item < 2**63:
         return "int", item
     if isinstance(item, str | bytes):
-        return "str" if isinstance(item, str) else "bytes", _hash(item)
+        return "str" if isinstance(item, str) else "bytes", int(_hashes(np.array([item], object))[0])
     if isinstance(item, Integral) and not isinstance(item, bool):
         if not -(2**63) <= int(item) < 2**63:
             raise ValueError(f"item {item}: ints must fit in 64 bits; give it as a str")
@@ -35,10 +34,14 @@ def key_of(item: Any) -> tuple[str, int]:
     raise TypeError(f"items must be int, str or bytes; got {type(item).__name__} {item!r}")
 
 
-def _hash(text: str | bytes) -> int:
-    """64 bits of BLAKE2b: no process-dependent salt, and nobody can make collisions at will."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
+def _hashes(texts: np.ndarray) -> np.ndarray:
+    """64 bits of SipHash of each str or bytes, the same in every process (Python's own hash is salted)."""
+    try:
+        found = pd.util.hash_array(texts, categorize=False)
+    except UnicodeEncodeError:  # text with lone surrogates, as read from a file that is not UTF-8
+        encoded = np.array([text.encode("utf-8", "surrogatepass") for text in texts], object)
+        found = pd.util.hash_array(encoded, categorize=False)
+    return found.view(np.int64)
 
 
 def keys_of(items: Iterable[Any]) -> tuple[str | None, np.ndarray, dict[int, Item]]:
@@ -68,7 +71,7 @@ def keys_of(items: Iterable[Any]) -> tuple[str | None, np.ndarray, dict[int, Ite
         except OverflowError:
             return kind, np.array([key_of(item)[1] for item in array]), {}  # raises, and names the item
     codes, distinct = pd.factorize(array)
-    hashes = np.fromiter(map(_hash, distinct), np.int64, len(distinct))
+    hashes = _hashes(distinct)
     return kind, hashes[codes], dict(zip(hashes.tolist(), distinct, strict=True))
 
 

@@ -55,7 +55,7 @@ class SpaceR:
 
     Notes
     -----
-    Items are ints (64 bits), str or bytes, one kind a table. Text is known by 64 bits of BLAKE2b: among a billion
+    Items are ints (64 bits), str or bytes, one kind a table. Text is known by 64 bits of SipHash: among a billion
     distinct items two share a key with probability 0.03. ``update_many`` gives the same table, bit for bit, as
     ``update`` called on each item in turn, and :class:`~gnomon.sampling.spacer.reference.NaiveSpaceR` says the same
     more slowly.
@@ -328,11 +328,11 @@ class SpaceR:
         return merged
 
     def _fill(self, items: Sequence[Item], counts: np.ndarray, offsets: np.ndarray) -> None:
-        keys = [key_of(item)[1] for item in items]
+        keys = keys_of(items)[1]
         self._table[: kernel.COPY, : len(keys)] = keys, counts, offsets
         self._state[kernel.SIZE] = len(keys)
         if self._kind != "int":
-            self._names = dict(zip(keys, items, strict=True))
+            self._names = dict(zip(keys.tolist(), items, strict=True))
         kernel.build(self._table, self._heap, self._index, self._state, self._rng)
 
     # --- as bytes ---
