@@ -592,6 +592,17 @@ def test_duplicates_warn_and_can_be_dropped(kind):
     assert getattr(dropped, name) == getattr(plain, name)
 
 
+@given(seeds, st.sampled_from([np.float32, np.float64]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_distinct_rows_are_the_first_of_each(seed, dtype, order):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(-1, 2, (30, 3)).astype(dtype) * (rng.normal() if seed % 2 else 1)
+    X = np.asarray(X, order="F" if order else "C")
+    expected = sorted({tuple(row): i for i, row in reversed(list(enumerate((X + 0.0).tolist())))}.values())
+    assert nearest.distinct(X).tolist() == expected
+    assert nearest.distinct(torch.tensor(X)).tolist() == expected
+
+
 @pytest.mark.parametrize("kind", ONE)
 def test_grids_warn(kind):
     X = np.random.default_rng(0).integers(0, 6, (400, 6)).astype(float)

@@ -110,12 +110,20 @@ def cloud(X: Any, name: str, metric: Any, least: int, *, estimator: Any = None, 
 
 
 def distinct(X: Any) -> NDArray[np.int64]:
-    """The first of each of the different rows, in order."""
+    """The first of each of the different rows, in order; only rows with equal sums are compared."""
     rows = np.ascontiguousarray(X.detach().cpu().numpy() if is_tensor(X) else X) + 0.0  # -0.0 is 0.0
-    first: dict[bytes, int] = {}
-    for i, row in enumerate(rows):
-        first.setdefault(row.tobytes(), i)
-    return np.fromiter(first.values(), np.int64, len(first))
+    total = rows.sum(1)
+    order = np.argsort(total)
+    equal = np.flatnonzero(np.diff(total[order]) == 0)
+    suspects = np.unique(order[np.concatenate([equal, equal + 1])])
+    first: set[bytes] = set()
+    repeated = []
+    for i in suspects:
+        row = rows[i].tobytes()
+        if row in first:
+            repeated.append(i)
+        first.add(row)
+    return np.setdiff1d(np.arange(len(rows)), np.array(repeated, np.int64), assume_unique=True)
 
 
 def warn_grid(nearest: Array, name: str) -> None:
