@@ -43,11 +43,15 @@ class Costs:
         self.xy: Array = XY**p if metric == "precomputed" else pairwise(X, Y, metric, p)
         self._within: dict[int, Array] = {}
 
+    def made_within(self, side: int) -> Array:
+        """Costs within X (0) or Y (1), made anew."""
+        A = (self.X, self.Y)[side]
+        return A**self.p if self.metric == "precomputed" else pairwise(A, A, self.metric, self.p)
+
     def within(self, side: int) -> Array:
-        """Costs within X (0) or Y (1)."""
+        """The same, kept."""
         if side not in self._within:
-            A = (self.X, self.Y)[side]
-            self._within[side] = A**self.p if self.metric == "precomputed" else pairwise(A, A, self.metric, self.p)
+            self._within[side] = self.made_within(side)
         return self._within[side]
 
 
@@ -151,10 +155,8 @@ class CalibratedSinkhorn(BaseEstimator):  # type: ignore[misc]
             )
         options: dict[str, Any] = {"tol": tol, "max_iter": max_iter}
         between = sinkhorn(costs.xy, self.epsilon_, **options)
-        own = []
-        for A in (costs.X, costs.Y):  # one matrix of costs within at a time
-            within = A**p if self.metric == "precomputed" else pairwise(A, A, self.metric, p)
-            own.append(sinkhorn(within, self.epsilon_, symmetric=True, **options).value)
+        costs.xy = np.empty((0, 0))  # one matrix of costs at a time, beside the kernel
+        own = [sinkhorn(costs.made_within(k), self.epsilon_, symmetric=True, **options).value for k in (0, 1)]
         self.divergence_ = between.value - sum(own) / 2
         self.entropic_value_, self.transport_cost_ = between.value, between.cost
         self.n_iter_, self.marginal_error_ = between.n_iter, between.marginal_error
@@ -167,7 +169,9 @@ class CalibratedSinkhorn(BaseEstimator):  # type: ignore[misc]
         found = []
         for side, A in enumerate((costs.X, costs.Y)):
             d = dimension_of(A, p=p, rng=rng, metric=self.metric)[0].dimension
-            found.append(float(costs.within(side).mean()) / 2 / d)  # half the mean squared distance is the variance
+            found.append(
+                float(costs.made_within(side).mean()) / 2 / d
+            )  # half the mean squared distance is the variance
         return sum(found) / 2
 
 

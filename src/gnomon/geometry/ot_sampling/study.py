@@ -503,7 +503,7 @@ print(f"calibrated Sinkhorn {CalibratedSinkhorn().fit(X, Y).divergence_:.2f}")
 
 def one_cloud(X: Array, inputs: Any) -> dict[str, Any]:
     """Sampling error, dimension and rows needed of one cloud, as plain values."""
-    error = SamplingError(inputs.p, upper=len(X) <= 10_000, metric=inputs.metric).fit(X)
+    error = SamplingError(inputs.p, upper=len(X) <= 4000, metric=inputs.metric).fit(X)
     dimension = IntrinsicDimension(inputs.p, metric=inputs.metric).fit(X) if len(X) >= 128 else None
     delta = inputs.delta or error.error_ / 2
     rows = error.required_samples(delta)
