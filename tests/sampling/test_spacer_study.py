@@ -320,13 +320,17 @@ def test_mistakes_are_one_line_and_leave_nothing(log, tmp_path, capsys):
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
-def test_smoke_check_runs_end_to_end_and_again_the_same(tmp_path):
-    first = gnomon.check("spacer", scale="smoke", running=Running(jobs=1, results=tmp_path / "a"))
+def test_smoke_check_runs_end_to_end_and_again_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_for_spacer.py").write_text("def mean(stream, budget, rng):\n    return stream.counts * 0 + 1\n")
+    running = Running(jobs=1, results=tmp_path / "a", contenders=("mine=mine_for_spacer:mean",))
+    first = gnomon.check("spacer", scale="smoke", running=running)
     verdicts = {v.id: v.verdict for v in first.verdicts}
     assert verdicts["trivial-closed-form"] == verdicts["trivial-limit"] == "holds"
     assert set(first.tables) >= {"Accuracy", "Best", "Ratios", "Crossings", "Law"}
     best = first.tables["Best"].groupby(["source", "budget", "B", "contender"])["W"].mean().unstack()
     assert (best["spacer"] < best["Space Saving"]).all()
+    assert (best["spacer"] < best["mine"]).all()
     assert (best["trivial, perfect"] <= best["learned CountSketch++, perfect"]).all()
     assert first.figure is not None
 
@@ -352,3 +356,5 @@ def test_a_stream_of_ones_own_is_judged_alone(tmp_path):
     assert check.tables["Accuracy"]["main"].any()
     with pytest.raises(ValueError, match="text file that exists"):
         catalog.find("spacer").study().Inputs.at("smoke", stream="absent")
+    with pytest.raises(ValueError, match="--stream: this scale reads a stream of yours"):
+        gnomon.check("spacer", scale="paper", running=Running(jobs=1, results=tmp_path / "p"))

@@ -57,7 +57,11 @@ def read_items(
 @contextlib.contextmanager
 def _opened(source: str | Path) -> Iterator[IO[str]]:
     if str(source) == "-":
-        yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape", newline="")
+        file = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape", newline="")
+        try:
+            yield file
+        finally:
+            file.detach()  # else it would close standard input when it is collected
         return
     path = Path(source).expanduser()
     opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)

@@ -233,7 +233,7 @@ class Estimation(study.Experiment):
             return zipf(n, a)
         if cell.source == "file":
             if inputs.stream is None:
-                raise ValueError("--stream: name the file that holds the stream, one item a line (or give --field)")
+                return np.empty(0, np.int32)
             return encode([item for block in read_items(inputs.stream, inputs.field, inputs.sep) for item in block])
         if cell.source == "Ta Feng":
             return encode(datasets.ta_feng()[: inputs.tokens])
@@ -247,9 +247,14 @@ class Estimation(study.Experiment):
         return encode(np.sum([letters[i : len(letters) - 4 + i] << (8 * i) for i in range(5)], axis=0))
 
     def includes(self, inputs: Any, cell: Any, contender: str) -> bool:
-        return (cell.get("source") == "file") == (inputs.stream is not None or inputs.memory == "log")
+        """A person's own stream, or else ours."""
+        return (cell.source == "file") == (inputs.stream is not None or inputs.memory == "log")
 
     def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
+        if inputs.memory == "log" and inputs.stream is None:
+            raise ValueError("--stream: this scale reads a stream of yours (AOL queries, CAIDA flows): name its file")
+        if not Estimation.includes(self, inputs, cell, ""):  # a contender of one's own is asked everywhere
+            return SimpleNamespace(stream=None, memory=[])
         stream = arranged(self.encoded(inputs, cell), cell.order, rng)
         sizes: list[tuple[int, int | None]]
         if inputs.memory == "log":
