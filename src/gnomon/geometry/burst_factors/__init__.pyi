@@ -1,0 +1,9 @@
+from .method import BurstFactorAnalysis as BurstFactorAnalysis
+from .permutation import BurstTest as BurstTest
+from .permutation import burst_test as burst_test
+from .report import burst_code_report as burst_code_report
+from .simulate import simulate_bursts as simulate_bursts
+from .simulate import simulate_mechanism as simulate_mechanism
+from .simulate import simulate_rate_code as simulate_rate_code
+from .spikes import parse_bursts as parse_bursts
+from .spikes import read_spikes as read_spikes
