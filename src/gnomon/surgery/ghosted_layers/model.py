@@ -215,3 +215,12 @@ def _fold(linear: Any, matrix: Tensor) -> None:
     if getattr(linear, "bias", None) is not None:
         moved = (linear.bias.double() @ matrix.to(weight.device)).to(weight.dtype)
         linear.bias = nn.Parameter(moved, requires_grad=False)
+
+
+def _register() -> None:
+    for family in FAMILIES:
+        transformers.AutoConfig.register(PREFIX + family, config_class(family), exist_ok=True)
+        transformers.AutoModelForCausalLM.register(config_class(family), model_class(family), exist_ok=True)
+
+
+_register()

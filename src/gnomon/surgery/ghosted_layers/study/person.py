@@ -62,13 +62,10 @@ class Surgery:
 def operate(inputs: Run, beside: bool) -> Outcome:
     """Choose the blocks, collect the statistics, and measure the perplexity of each contender on held-out text."""
     problem = _prepare(inputs)
-    every = {**BESIDE} if beside else {name: BESIDE[name] for name in dict.fromkeys((inputs.operator, *SHOWN))}
-    kept = {inputs.operator: every.pop(inputs.operator)}
-    results = {}
-    for name, recipe in {**kept, **every}.items():
-        made: dict[tuple[int, int], Any] = (
-            {} if name == "dense" else {run: recipe(stats) for run, stats in problem.stats.items()}
-        )
+    names = dict.fromkeys((inputs.operator, *(BESIDE if beside else SHOWN)))  # what is kept comes first
+    results: dict[str, dict[str, Any]] = {}
+    for name in names:
+        made = {} if name == "dense" else {run: BESIDE[name](stats) for run, stats in problem.stats.items()}
         short = problem.lm.model if name == "dense" else shortened(problem, made)
         results[name] = {"made": made, "perplexity": models.perplexity(short, problem.held_out),
                          "parameters": sum(p.numel() for p in short.parameters())}  # fmt: skip
@@ -187,7 +184,9 @@ def picture(outcome: Outcome) -> Figure:
 def save(outcome: Outcome, directory: Path) -> None:
     """The short model and its tokenizer, as transformers writes them."""
     from safetensors import SafetensorError
+    from transformers.utils import logging as theirs
 
+    theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
     short = shortened(outcome.problem, outcome.results[outcome.inputs.operator]["made"])
     try:
         short.save_pretrained(directory)
