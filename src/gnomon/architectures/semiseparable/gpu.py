@@ -10,7 +10,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.standard import _prod_combine
 
 from gnomon.architectures.semiseparable.plan import Segments
 
@@ -22,6 +21,11 @@ def check_sizes(chunk_size: int, block: int) -> None:
     for name, value in (("chunk_size", chunk_size), ("block", min(block, chunk_size))):
         if value & (value - 1):
             raise ValueError(f"the triton back end needs {name} to be a power of 2, got {value}")
+
+
+@triton.jit
+def _times(a, b):
+    return a * b
 
 
 # --- the mask --------------------------------------------------------------------------------------------------------
@@ -73,7 +77,7 @@ def _hier_kernel(a_ptr, out_ptr, Q: tl.constexpr, S: tl.constexpr, LOG: tl.const
         else:
             own = tl.exp(own)
             prefix = tl.cumprod(own, 0)
-            total = tl.reduce(own, 0, _prod_combine)
+            total = tl.reduce(own, 0, _times)
             strip = prefix[:, None] * kept[None, :]
             diagonal = tl.cumprod(tl.where(r[:, None] > r[None, :], own[:, None], 1.0), 0)
         strip = tl.where(j[None, :] < start, strip, 0.0)
@@ -127,8 +131,8 @@ def _decays(a_ptr, stride, valid, Q: tl.constexpr, S: tl.constexpr):
     later = tl.exp(tl.load(a_ptr + (k + S) * stride, mask=(block + 1 < N) & (k + S < valid), other=0.0))
     prefix = tl.cumprod(decay, 1)
     suffix = tl.cumprod(following, 1, reverse=True)
-    before = tl.reduce(earlier, 1, _prod_combine)  # total of the block before each, [blocks]
-    after = tl.reduce(later, 1, _prod_combine)
+    before = tl.reduce(earlier, 1, _times)  # total of the block before each, [blocks]
+    after = tl.reduce(later, 1, _times)
 
     # Between two blocks: the products of all blocks strictly between them.
     I, J = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
@@ -147,7 +151,7 @@ def _decays(a_ptr, stride, valid, Q: tl.constexpr, S: tl.constexpr):
     mask = tl.where(own == index, inside[None, :, :], tl.where(own < index, below, 0.0))
     from_start = tl.reshape(tl.cumprod(before, 0)[:, None] * prefix, [Q])
     to_end = tl.reshape(tl.cumprod(after, 0, reverse=True)[:, None] * suffix, [Q])
-    total = tl.reduce(tl.reduce(decay, 1, _prod_combine), 0, _prod_combine)
+    total = tl.reduce(tl.reduce(decay, 1, _times), 0, _times)
     return tl.reshape(mask, [Q, Q]), from_start, to_end, total
 
 

@@ -100,15 +100,18 @@ def stress(name: str, chunks: int, length: int, rng: np.random.Generator) -> np.
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    """Median of up to five runs after one to warm up; a call longer than 0.2 s is run once more, not five times."""
+    """Processor seconds of a call on this one thread: the best of five after one to warm up, of two if it is long.
+
+    On an idle machine they are the seconds on the wall; a busy one disturbs them less.
+    """
     taken = []
     for _ in range(6):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        taken.append(time.perf_counter() - start)
-        if len(taken) > 1 and sum(taken) > 0.4:
+        taken.append(time.process_time() - start)
+        if len(taken) > 2 and sum(taken) > 0.5:
             break
-    return float(np.median(taken[1:]))
+    return min(taken[1:])
 
 
 # --- is it right -----------------------------------------------------------------------------------------------------
@@ -391,6 +394,7 @@ class SemiseparableStudy(study.Study):
         "exponentials decide, here too, but a vectorised exp (SVML) would shrink the ratio; none is installed.",
         "The attention peer is PyTorch's CPU flash kernel, the SSD peers are the minimal listing and transformers' "
         "torch path: mamba-ssm and FlashAttention need a GPU (see benchmarks/gpu).",
+        "Times are processor seconds of one thread, best of five in each of the interleaved repeats.",
         "For the difference forms the decay into and out of a tile is taken from the prefix sum itself, as kernels in "
         "use do, so that their layer is not made worse than it is.",
     ]
