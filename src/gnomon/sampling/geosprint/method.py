@@ -224,8 +224,7 @@ class GeoSprint(BaseEstimator):
             raise ValueError(f"grid: got {self.grid} states; expected at least {self.order + 1} (order {self.order})")
 
     def _finish(self, stream: ProfileStream, states: torch.Tensor, nodes: np.ndarray, total: int) -> GeoSprint:
-        if hasattr(self, "timesteps_"):
-            del self.timesteps_
+        self.__dict__.pop("timesteps_", None)
         self.nodes_ = nodes
         self.profile_ = reduced(stream.residuals(), self.reduce)
         self._tolerance = 1e-6 if states.dtype == torch.float64 else 1e-4  # rounding alone makes such an r
@@ -237,7 +236,7 @@ class GeoSprint(BaseEstimator):
         self.alpha_traj_ = self.report_.alpha.mean
         if self.rule == "prune":
             self._dropped = removal_order(states, self.order, self.span, self.reduce)
-        self.timesteps_ = self.timesteps()
+        self.timesteps_: list[int] = self.timesteps()
         return self
 
 

@@ -143,7 +143,7 @@ def predict(denoiser: Denoiser, x: torch.Tensor, t: int, schedule: NoiseSchedule
     FloatingPointError
         When the network gives NaN or infinity; the message names the step.
     """
-    out = denoiser(x, torch.full((len(x),), t, dtype=torch.long, device=x.device))
+    out: Any = denoiser(x, torch.full((len(x),), t, dtype=torch.long, device=x.device))
     out = getattr(out, "sample", out)  # diffusers wraps it
     if not torch.isfinite(out).all():
         raise FloatingPointError(f"the denoiser gave NaN or infinity at time step {t}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from diffusers import DDIMScheduler
 from diffusers.configuration_utils import register_to_config
-from diffusers.schedulers.scheduling_ddim import DDIMSchedulerOutput
+from diffusers.schedulers.scheduling_ddim import DDIMScheduler, DDIMSchedulerOutput
 from diffusers.utils.torch_utils import randn_tensor
 
 from gnomon.sampling.geosprint.samplers import check_timesteps
@@ -24,6 +23,8 @@ TRAINING = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "t
 
 class ListedDDIMScheduler(DDIMScheduler):
     """DDIM along ``listed_timesteps``; the last step goes to x0hat."""
+
+    num_inference_steps: Any
 
     @register_to_config
     def __init__(self, num_train_timesteps: int = 1000, beta_start: float = 0.0001, beta_end: float = 0.02,
@@ -49,6 +50,7 @@ class ListedDDIMScheduler(DDIMScheduler):
              use_clipped_model_output: bool = False, generator: Any = None, variance_noise: Any = None,
              return_dict: bool = True) -> Any:  # fmt: skip
         """From ``timestep`` to the next listed one (DDIM, equation 12)."""
+        config: Any = self.config
         t = int(timestep)
         if t not in self._following:
             raise ValueError(f"timestep: got {t}; expected one of the listed {self.listed}")
@@ -60,11 +62,11 @@ class ListedDDIMScheduler(DDIMScheduler):
             "epsilon": lambda: ((sample - b * model_output) / a, model_output),
             "sample": lambda: (model_output, (sample - a * model_output) / b),
             "v_prediction": lambda: (a * sample - b * model_output, a * model_output + b * sample),
-        }[self.config.prediction_type]()
-        if self.config.thresholding:
+        }[config.prediction_type]()
+        if config.thresholding:
             x0 = self._threshold_sample(x0)
-        elif self.config.clip_sample:
-            x0 = x0.clamp(-self.config.clip_sample_range, self.config.clip_sample_range)
+        elif config.clip_sample:
+            x0 = x0.clamp(-config.clip_sample_range, config.clip_sample_range)
         if use_clipped_model_output:
             eps = (sample - a * x0) / b
         noise = eta * ((1 - abar_s) / (1 - abar_t) * (1 - abar_t / abar_s)).sqrt()
