@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float32]
 
 VAE_EPOCHS = (1, 4, 16, 48)  # the stages that are sampled
-DIFFUSION_UPDATES = 2000
+DIFFUSION_UPDATES = 1500
 GUIDANCE = (0.0, 1.0, 3.0)
 STEPS = 50  # of the diffusion
 COMPONENTS = 48  # principal components that the mixture and the diffusion live on
@@ -95,10 +95,10 @@ def _diffusion(X: Array, labels: NDArray[np.int64], m: int, seed: int) -> dict[s
 
     optimiser = torch.optim.Adam([*network.parameters(), *embedding.parameters()], lr=1e-3)
     for _ in range(DIFFUSION_UPDATES):
-        rows = torch.randint(len(data), (256,))
-        t = torch.randint(1, STEPS + 1, (256,))
-        noise = torch.randn(256, COMPONENTS)
-        label = torch.where(torch.rand(256) < 0.15, 10, classes[rows])
+        rows = torch.randint(len(data), (128,))
+        t = torch.randint(1, STEPS + 1, (128,))
+        noise = torch.randn(128, COMPONENTS)
+        label = torch.where(torch.rand(128) < 0.15, 10, classes[rows])
         noisy = alpha[t].sqrt()[:, None] * data[rows] + (1 - alpha[t]).sqrt()[:, None] * noise
         loss = ((predict(noisy, t.float(), label) - noise) ** 2).mean()
         optimiser.zero_grad()

@@ -139,16 +139,18 @@ class _Neighbours:
         return (~drop[self.indices]).sum(1) >= self.k
 
 
-def _jackknife(top: _Neighbours, bottom: _Neighbours | None, sizes: dict[str, int], rng: np.random.Generator) -> float:
-    """Standard error of mean(top) / mean(bottom): delete-block jackknife over every set that takes part."""
-    ratio = lambda name, drop: top.without(name, drop).mean() / (bottom.without(name, drop).mean() if bottom else 1.0)  # noqa: E731
-    variance = 0.0
-    for name in sorted({s for side in (top, bottom) if side for s in (side.queries, side.refs)}):
+def _jackknife(
+    top: _Neighbours, bottom: _Neighbours, sizes: dict[str, int], rng: np.random.Generator
+) -> tuple[float, float]:
+    """Standard errors of mean(top) and mean(top) / mean(bottom): delete-block jackknife over every set that takes part."""
+    variances = np.zeros(2)
+    for name in sorted({s for side in (top, bottom) for s in (side.queries, side.refs)}):
         blocks = min(BLOCKS, sizes[name])
         label = rng.permutation(np.arange(sizes[name]) % blocks)
-        values = [ratio(name, label == b) for b in range(blocks)]
-        variance += (blocks - 1) * np.var(values)
-    return float(np.sqrt(variance))
+        means = np.array([[side.without(name, label == b).mean() for side in (top, bottom)] for b in range(blocks)])
+        variances += (blocks - 1) * np.array([means[:, 0].var(), (means[:, 0] / means[:, 1]).var()])
+    level, ratio = np.sqrt(variances)
+    return float(level), float(ratio)
 
 
 # --- the estimator ---------------------------------------------------------------------------------------------------
@@ -525,13 +527,16 @@ class ChamferMetric(BaseEstimator):
 
         sizes = {"R": n, "G": m, "H": 0 if self.holdout_ is None else len(self.holdout_)}
         matched = sizes if size is None else {"R": n, "G": size, "H": size}
-        errors = {"fidelity": (fidelity, _jackknife(to_real, None, sizes, rng)),
-                  "coverage": (coverage, _jackknife(tops[0], None, matched, rng)),
-                  "fidelity_ratio": (ratios[0], _jackknife(to_real, self._to_real, sizes, rng)),
-                  "coverage_ratio": (ratios[1], _jackknife(tops[0], bottoms[0], matched, rng))}  # fmt: skip
+        errors = [_jackknife(to_real, self._to_real, sizes, rng), _jackknife(tops[0], bottoms[0], matched, rng)]
+        intervals = {
+            "fidelity": _interval(fidelity, errors[0][0]),
+            "coverage": _interval(coverage, errors[1][0]),
+            "fidelity_ratio": _interval(ratios[0], errors[0][1]),
+            "coverage_ratio": _interval(ratios[1], errors[1][1]),
+        }
         return ChamferReport(
             fidelity=fidelity, coverage=coverage, fidelity_ratio=ratios[0], coverage_ratio=ratios[1],
-            intervals={name: _interval(value, error) for name, (value, error) in errors.items()},
+            intervals=intervals,
             p_value=self._permutation(to_real.values, rng),
             fidelity_ratio_trimmed=self._trimmed(to_real, generated) / self._trimmed_reference,
             fidelity_samples=to_real.values, coverage_samples=coverage_samples,

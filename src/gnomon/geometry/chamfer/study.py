@@ -235,6 +235,10 @@ class Ladder(OnImages):
     contenders = ALL
     metrics = {"tau": study.higher()}
 
+    def includes(self, inputs: Any, cell: Any, contender: str) -> bool:
+        """On pixels only those that the claims name: the others take long in 784 dimensions."""
+        return cell.space != "pixels" or contender in MAIN or contender not in ALL
+
     def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
         (X, labels), parts = self.parts(inputs, cell, rng)
         pool = np.concatenate([parts.V, parts.T])
@@ -258,9 +262,9 @@ class Detection(OnImages):
     """Small samples, fresh or slightly damaged: are they told apart, and how often is fresh data accused?"""
 
     cells = study.grid(space=["cnn"], ladder=["noise", "blur", "label drop", "prototypes"])
-    contenders = {name: ALL[name] for name in ("chamfer", "FD", "balls", "KID", "soft balls", "clipped balls")}
+    contenders = {name: ALL[name] for name in ("chamfer", "FD", "balls", "KID", "soft balls")}
     metrics = {"auc": study.higher()}
-    draws, rows = 10, 200
+    draws, rows = 8, 200
 
     def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
         (X, labels), parts = self.parts(inputs, cell, rng)
@@ -294,7 +298,7 @@ class Generators(OnImages):
     contenders = MAIN
     metrics = METRICS
 
-    @study.stage(version=2, inputs=("rows",), cell=())
+    @study.stage(version=3, inputs=("rows",), cell=())
     def trained(self, inputs: Any, cell: Any, seed: int) -> Any:
         """The split of the digits and a sample of each generator trained on V and T."""
         X, labels = spaces.images("pixels")
@@ -425,7 +429,7 @@ missed = np.argsort(-report.coverage_z)[:10]     # real rows that nothing genera
 
         scales = {
             "smoke": {
-                "seeds": 2, "rows": 300, "Constructions": {"cells": {"space": ["digits"]}},
+                "seeds": 1, "rows": 300, "Constructions": {"cells": {"space": ["digits"]}},
                 "Inflation": {"cells": {"space": ["digits"]}}, "Outliers": {"cells": [{"space": "digits"}]},
                 "Neighbourhood": {"cells": [{"space": "digits"}]},
                 "Ladder": {"cells": [{"space": "digits", "ladder": "noise"}, {"space": "digits", "ladder": "label drop"}]},
