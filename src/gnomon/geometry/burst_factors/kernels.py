@@ -99,27 +99,58 @@ def tridiagonal(J, h, off):
     """Solve a symmetric block-tridiagonal system: solution, diagonal blocks of the inverse, log-determinant.
 
     ``J`` (T, k, k) holds the diagonal blocks, ``off`` (k, k) the block above the diagonal, alike at every step, and
-    ``h`` (T, k) the right-hand side.
+    ``h`` (T, k) the right-hand side. Block elimination forwards, then back; written in loops, which compile fast.
     """
     T, k = h.shape
-    inverse, carried = np.empty((T, k, k)), np.empty((T, k))
+    inverse, step, V, m = np.zeros((T, k, k)), np.zeros((T, k, k)), np.zeros((T, k, k)), np.zeros((T, k))
+    block = np.zeros((k, k))
     logdet = 0.0
-    down = np.ascontiguousarray(off.T)
     for t in range(T):
-        block, right = J[t].copy(), h[t].copy()
-        if t > 0:
-            block -= down @ (inverse[t - 1] @ off)
-            right -= down @ (inverse[t - 1] @ carried[t - 1])
-        inverse[t] = np.linalg.inv(block)
-        carried[t] = right
-        logdet += math.log(np.linalg.det(block))
-    m, V = np.empty((T, k)), np.empty((T, k, k))
-    m[T - 1], V[T - 1] = inverse[T - 1] @ carried[T - 1], inverse[T - 1]
-    for s in range(T - 1):
-        t = T - 2 - s
-        m[t] = inverse[t] @ (carried[t] - off @ m[t + 1])
-        step = inverse[t] @ off
-        V[t] = inverse[t] + step @ V[t + 1] @ np.ascontiguousarray(step.T)
+        for i in range(k):
+            m[t, i] = h[t, i]
+            for j in range(k):
+                block[i, j] = J[t, i, j]
+                inverse[t, i, j] = 1.0 if i == j else 0.0
+                if t > 0:
+                    m[t, i] -= step[t - 1, j, i] * m[t - 1, j]
+                    for l in range(k):
+                        block[i, j] -= off[l, i] * step[t - 1, l, j]
+        for i in range(k):  # Gauss-Jordan
+            pivot = block[i, i]
+            logdet += math.log(pivot)
+            for c in range(k):
+                block[i, c] /= pivot
+                inverse[t, i, c] /= pivot
+            for r in range(k):
+                factor = block[r, i]
+                if r != i:
+                    for c in range(k):
+                        block[r, c] -= factor * block[i, c]
+                        inverse[t, r, c] -= factor * inverse[t, i, c]
+        for i in range(k):
+            for j in range(k):
+                for l in range(k):
+                    step[t, i, j] += inverse[t, i, l] * off[l, j]
+    right = np.zeros(k)
+    for s in range(T):
+        t = T - 1 - s
+        for i in range(k):
+            right[i] = m[t, i]
+        for i in range(k):
+            m[t, i] = 0.0
+            for j in range(k):
+                m[t, i] += inverse[t, i, j] * right[j] - (step[t, i, j] * m[t + 1, j] if s > 0 else 0.0)
+        for i in range(k):
+            for j in range(k):
+                block[i, j] = 0.0
+                if s > 0:
+                    for l in range(k):
+                        block[i, j] += step[t, i, l] * V[t + 1, l, j]
+        for i in range(k):
+            for j in range(k):
+                V[t, i, j] = inverse[t, i, j]
+                for l in range(k):
+                    V[t, i, j] += block[i, l] * step[t, j, l]
     return m, V, logdet
 
 

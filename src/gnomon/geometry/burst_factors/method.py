@@ -344,7 +344,7 @@ class BurstFactorAnalysis(BaseEstimator):
         parts, prior = self._model(E, B)
         telling = parts[:1] if self.burst_drive == "event" else parts
         q = _begin(telling, prior, len(E), self.n_event + self.n_burst)
-        return parts, prior, inference.e_step(telling, prior, q, 50, 1e-10)
+        return parts, prior, inference.e_step(telling, prior, q, 50, 1e-13)
 
     def _checked(self, E: ArrayLike, B: ArrayLike) -> tuple[Array, Array]:
         check_is_fitted(self, "coupling_")
