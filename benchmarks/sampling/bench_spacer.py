@@ -72,15 +72,15 @@ def contenders(ints: np.ndarray, words: list[str]) -> dict[str, dict[str, Callab
 
 
 def seconds(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The least time of each, in turns: what a busy machine adds is never negative."""
+    """The least processor time of each, in turns: what a busy machine adds is never negative."""
     best = dict.fromkeys(calls, float("inf"))
     for call in calls.values():
         call()
     for _ in range(repeats):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = time.process_time()
             call()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], time.process_time() - start)
     return best
 
 

@@ -44,8 +44,11 @@ def _hashes(texts: np.ndarray) -> np.ndarray:
     return found.view(np.int64)
 
 
-def keys_of(items: Iterable[Any]) -> tuple[str | None, np.ndarray, dict[int, Item]]:
-    """Kind (None where there are no items), keys (n,) int64, and the items by key where these are text.
+Texts = tuple[np.ndarray, np.ndarray]
+
+
+def keys_of(items: Iterable[Any]) -> tuple[str | None, np.ndarray, Texts | None]:
+    """Kind (None where there are no items), keys (n,) int64, and for text the keys and items that differ.
 
     Raises
     ------
@@ -56,23 +59,23 @@ def keys_of(items: Iterable[Any]) -> tuple[str | None, np.ndarray, dict[int, Ite
     """
     array = _array(items)
     if array.size == 0:
-        return None, np.empty(0, np.int64), {}
+        return None, np.empty(0, np.int64), None
     if array.dtype.kind in "iu":
         if array.dtype == np.uint64 and array.max() >= 2**63:
             raise ValueError(f"item {array.max()}: ints must fit in 64 signed bits; give it as a str")
-        return "int", np.ascontiguousarray(array, np.int64), {}
+        return "int", np.ascontiguousarray(array, np.int64), None
     if array.dtype.kind not in "USO":
         raise TypeError(f"items must be int, str or bytes; got an array of {array.dtype}")
     array = array.astype(object)
     kind = _one_kind(array)
     if kind == "int":
         try:
-            return kind, array.astype(np.int64), {}
+            return kind, array.astype(np.int64), None
         except OverflowError:
-            return kind, np.array([key_of(item)[1] for item in array]), {}  # raises, and names the item
+            return kind, np.array([key_of(item)[1] for item in array]), None  # raises, and names the item
     codes, distinct = pd.factorize(array)
     hashes = _hashes(distinct)
-    return kind, hashes[codes], dict(zip(hashes.tolist(), distinct, strict=True))
+    return kind, hashes[codes], (hashes, distinct)
 
 
 def _array(items: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gnomon.sampling.spacer import kernel
 from gnomon.sampling.spacer.coins import below, rate
-from gnomon.sampling.spacer.keys import KINDS, Item, blocks, key_of, keys_of
+from gnomon.sampling.spacer.keys import KINDS, Item, Texts, blocks, key_of, keys_of
 
 ADMISSIONS = {"inverse": kernel.INVERSE, "always": kernel.ALWAYS, "unbiased": kernel.UNBIASED, "hold": kernel.HOLD}
 MAGIC, VERSION = b"gnomon.SpaceR", 1
@@ -141,7 +141,7 @@ class SpaceR:
             As :meth:`update`; and when weights and items differ in length.
         """
         self._flush()
-        kind, keys, names = keys_of(items)
+        kind, keys, texts = keys_of(items)
         self._check(kind)
         given = None if weights is None else _weights(weights, keys.size)
         total = keys.size if given is None else int(given.sum(dtype=object))
@@ -149,21 +149,22 @@ class SpaceR:
             raise ValueError(f"weights: their sum {total} would bring that of all weights above 2^62")
         if kind is not None:
             self._take(kind)
-            self._run(keys, given, names)
+            self._run(keys, given, texts)
 
     def _take(self, kind: str | None) -> None:
         """From now on the table holds this kind of items."""
         self._kind, self._type = kind, KINDS.get(kind or "")
         self._waiting: Any = array("q") if kind == "int" else []
 
-    def _run(self, keys: np.ndarray, weights: np.ndarray | None, names: dict[int, Item]) -> None:
+    def _run(self, keys: np.ndarray, weights: np.ndarray | None, texts: Texts | None) -> None:
         given = np.empty(0, np.int64) if weights is None else weights
         kernel.update_many(keys, given, self._rule, self._table, self._heap, self._index, self._state, self._rng)
         self._seen += keys.size if weights is None else int(weights.sum())
-        if names:
-            slots = np.empty(len(names), np.int64)
-            kernel.find_many(np.fromiter(names, np.int64, len(names)), slots, self._table, self._index, self._rng)
-            self._names.update((key, names[key]) for key, slot in zip(names, slots.tolist(), strict=True) if slot >= 0)
+        if texts:
+            hashes, distinct = texts
+            slots = np.empty(len(hashes), np.int64)
+            kernel.find_many(hashes, slots, self._table, self._index, self._rng)
+            self._names.update(zip(hashes[slots >= 0].tolist(), distinct[slots >= 0], strict=True))
             if len(self._names) > 2 * self.capacity:  # seldom, so that it costs next to nothing
                 tracked = self._table[kernel.KEY, : self._state[kernel.SIZE]].tolist()
                 self._names = {key: self._names[key] for key in tracked}
@@ -171,9 +172,9 @@ class SpaceR:
     def _flush(self) -> None:
         """Count the single arrivals that wait: a call into compiled code costs more than a hundred of them."""
         if self._waiting:
-            _, keys, names = keys_of(np.array(self._waiting) if self._kind == "int" else self._waiting)
+            _, keys, texts = keys_of(np.array(self._waiting) if self._kind == "int" else self._waiting)
             self._waiting = self._waiting[:0]
-            self._run(keys, None, names)
+            self._run(keys, None, texts)
 
     def _check(self, kind: str | None) -> None:
         if kind and self._kind and self._kind != kind:
