@@ -302,6 +302,10 @@ def test_the_documented_command_and_example_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "access.log").write_text("10.0.0.1 GET /\n10.0.0.2 GET /a\n10.0.0.1 GET /b\n")
     assert command(*study.command.split()[1:]) == 0
     assert "10.0.0.1" in capsys.readouterr().out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"x\ny\nx\n")))
+        assert command("run", "spacer", "--input", "-", "--top", "1") == 0
+    assert "3 items read" in capsys.readouterr().out
     exec(study.example, {})
     assert capsys.readouterr().out == "[('to', 5), ('be', 3)] 1 5\n"
 
