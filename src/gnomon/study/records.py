@@ -220,8 +220,11 @@ class Record:
             raise DamagedRecord("not a whole record") from None
         if digest != short_hash(body, 64):
             raise DamagedRecord("its digest does not match its content")
-        return cls(**{**body, "rows": [{k: _WORDS.get(v, v) if isinstance(v, str) else v for k, v in row.items()}
-                                       for row in body["rows"]]})  # fmt: skip
+        return cls(**{**body, "rows": [_unworded(row) for row in body["rows"]]})
+
+
+def _unworded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _WORDS.get(v, v) if isinstance(v, str) else v for k, v in row.items()}
 
 
 def _words(value: Any) -> Any:
@@ -320,5 +323,5 @@ def table(folder: Path | str | None = None, system: str | None = None) -> pd.Dat
     for r in found.to_dict(orient="records"):
         front = {"system": r["system"], "experiment": r["experiment"], "contender": r["contender"], "seed": r["seed"]}
         cost = {"wall_s": r["wall_s"], "cpu_s": r["cpu_s"], "peak_mb": r["peak_mb"]}
-        flat.extend({**front, **json.loads(r["cell"]), **row, **cost} for row in json.loads(r["rows"]))
+        flat.extend({**front, **json.loads(r["cell"]), **_unworded(row), **cost} for row in json.loads(r["rows"]))
     return pd.DataFrame(flat)
