@@ -106,7 +106,7 @@ print(ids.shape, sampler.divergence(queries[10:]).kl.mean())
         queries: VectorPath | None = Field(None, description="your own queries, .npy or .fvecs (paper scale)")
         beta: float = Field(10.0, ge=0, allow_inf_nan=False, description="inverse temperature for your own vectors")
         vocabulary: int = Field(8000, ge=100, description="words of the small language model")
-        base_steps: int = Field(150, ge=1, description="training steps before gradients are compared")
+        base_steps: int = Field(500, ge=1, description="training steps before gradients are compared")
         train_steps: int = Field(150, ge=1, description="training steps with each proposal")
         batches: int = Field(50, ge=1, description="batches at which gradients are compared")
         scales = {
@@ -271,23 +271,27 @@ print(ids.shape, sampler.divergence(queries[10:]).kl.mean())
         if found is None or found.empty:
             return None
         growth = tables.get("Growth")
-        figure, axes = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(3, 1.4), layout="constrained")
+        figure, axes = plt.subplots(1, 2, figsize=(12, 4.5), width_ratios=(3, 1.2), layout="constrained")
         rows = found[found["partition"] == "kmeans"]
         means = rows.groupby(["data", "beta", "contender"], observed=True)["kl"].mean().unstack()
-        for i, name in enumerate(n for n in Fidelity.contenders if n in means):
-            axes[0].scatter(np.arange(len(means)) + (i - 3) * 0.09, means[name].clip(lower=1e-7), s=18, label=name)
+        names = [n for n in reversed(Fidelity.contenders) if n in means]
+        for i, name in enumerate(names):
+            axes[0].scatter(np.arange(len(means)) + (i - 3) * 0.1, means[name].clip(lower=1e-7), s=20, color=f"C{i}",
+                            label=name)  # fmt: skip
         axes[0].set_yscale("log")
-        axes[0].set_xticks(range(len(means)), [f"{d}\n{b:g}" for d, b in means.index], fontsize=7)
+        axes[0].set_xticks(
+            range(len(means)), [f"{d} {b:g}" for d, b in means.index], fontsize=7, rotation=40, ha="right"
+        )
         axes[0].set(xlabel="data set and inverse temperature", ylabel="KL(p || q), nats", title="K = sqrt(n)")
-        axes[0].legend(fontsize=7, ncols=2)
-        axes[0].grid(axis="y", alpha=0.3)
+        axes[0].grid(alpha=0.3)
         if growth is not None and not growth.empty:
             times = growth.groupby(["contender", "n"])["growth_seconds"].median().unstack(0) * 1e3
-            for column in times:
-                axes[1].loglog(times.index, times[column], "o-", ms=3, label=str(column))
-            axes[1].set(xlabel="items n", ylabel="ms for one draw", title="d = 32")
-            axes[1].legend(fontsize=7)
+            for name in times:
+                color = f"C{names.index(name)}" if name in names else "k"
+                axes[1].loglog(times.index, times[name], "o-", ms=3, color=color, label=str(name))
+            axes[1].set(xlabel="items n, d = 32", ylabel="ms for one draw", title="exact softmax in black")
             axes[1].grid(alpha=0.3)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=8)
         return figure
 
     def run(self, inputs: Any, beside: bool = False) -> study.Outcome:
