@@ -56,9 +56,12 @@ def test_folders_of_images(digits, tmp_path):
     assert [p.name for p in image_files(tmp_path)] == [f"{i:03d}.png" for i in range(9)]
     extract = FeatureExtractor("mnist_cnn", cache=False)
     np.testing.assert_allclose(extract(tmp_path), extract(images[:9]), atol=1e-5)
+    assert FeatureExtractor("raw")(tmp_path).shape == (9, 784)  # grey stays grey
     np.testing.assert_allclose(extract(image_files(tmp_path)[:4]), extract(images[:4]), atol=1e-5)
     Image.fromarray(images[0]).resize((40, 40)).save(tmp_path / "999.png")  # another size: another batch
     assert len(extract(tmp_path)) == 10
+    with pytest.raises(ValueError, match="sizes or channels differ"):
+        FeatureExtractor("raw")(tmp_path)
 
 
 def test_callable_raw_and_a_transformers_folder(digits, tmp_path):

@@ -87,7 +87,7 @@ def test_generators_make_images(monkeypatch):
 
 
 def test_ladders_start_unchanged_and_climb():
-    X, labels = spaces.images("digits")
+    X, labels = spaces.images("pixels")[0][::50], spaces.images("digits")[1]
     rng = np.random.default_rng(0)
     for change in spaces.CORRUPTIONS.values():
         damage = [np.abs(change(X, level, rng) - X).mean() for level in range(spaces.LEVELS)]

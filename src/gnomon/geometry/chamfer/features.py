@@ -84,6 +84,8 @@ class FeatureExtractor:
         with torch.no_grad():
             parts = [np.asarray(network(batch.to(self.device)).reshape(len(batch), -1).float().cpu())
                      for batch in source.batches(self.batch_size)]  # fmt: skip
+        if len({part.shape[1] for part in parts}) > 1:
+            raise ValueError("images: sizes or channels differ; features 'raw' needs them equal")
         features = np.concatenate(parts)
         if kept is not None:
             _write(kept, lambda path: np.save(path, features, allow_pickle=False))
@@ -151,7 +153,7 @@ class _Images:
                 yield torch.from_numpy(part.astype(np.float32) / (255 if part.dtype == np.uint8 else 1))
             return
         waiting: list[NDArray[np.uint8]] = []
-        for file in self.files:  # a batch holds one shape
+        for file in self.files:  # a batch holds images of one shape
             image = _read(file)
             if waiting and (waiting[0].shape != image.shape or len(waiting) == size):
                 yield torch.from_numpy(np.stack(waiting).astype(np.float32) / 255)
@@ -175,6 +177,8 @@ def _read(file: Path) -> NDArray[np.uint8]:
 
     try:
         with Image.open(file) as image:
+            if image.mode in ("1", "L", "LA"):
+                return np.asarray(image.convert("L"))[None]
             return np.moveaxis(np.asarray(image.convert("RGB")), -1, 0)
     except (UnidentifiedImageError, OSError) as error:
         raise ValueError(f"{file}: not an image that can be read ({error})") from error
