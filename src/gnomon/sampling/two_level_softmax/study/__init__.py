@@ -286,9 +286,9 @@ print(ids.shape, sampler.divergence(queries[10:]).kl.mean())
         axes[0].grid(alpha=0.3)
         if growth is not None and not growth.empty:
             times = growth.groupby(["contender", "n"])["growth_seconds"].median().unstack(0) * 1e3
-            for name in times:
-                color = f"C{names.index(name)}" if name in names else "k"
-                axes[1].loglog(times.index, times[name], "o-", ms=3, color=color, label=str(name))
+            for curve in times:
+                color = f"C{names.index(str(curve))}" if curve in names else "k"
+                axes[1].loglog(times.index, times[curve], "o-", ms=3, color=color, label=str(curve))
             axes[1].set(xlabel="items n, d = 32", ylabel="ms for one draw", title="exact softmax in black")
             axes[1].grid(alpha=0.3)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=8)
