@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gnomon.surgery import fit_operator
 from gnomon.surgery.ghosted_layers.baselines import CLASSES, replaceme_cosine
 from gnomon.surgery.ghosted_layers.hadamard import rotation
-from gnomon.surgery.ghosted_layers.method import _from_arrays
 from gnomon.surgery.ghosted_layers.moments import BoundaryMoments
 from gnomon.surgery.ghosted_layers.selection import LayerSimilarity, parse_layers, runs
 from gnomon.surgery.ghosted_layers.solve import antisymmetric_share, excess, noise_share, solve
@@ -36,6 +35,11 @@ def statistics(x: torch.Tensor, y: torch.Tensor, chunk: int | None = None, **opt
     for at in range(0, len(x), chunk or len(x)):
         stats.update(x[None, at : at + (chunk or len(x))], y[None, at : at + (chunk or len(x))])
     return stats
+
+
+def both(x: torch.Tensor, y: torch.Tensor) -> BoundaryMoments:
+    """Statistics for every class of operators."""
+    return statistics(x, y, scales=True, rotation=rotation(C))
 
 
 def options_of(kind: str) -> dict[str, int]:
@@ -178,7 +182,7 @@ def test_skip_first_and_row_weights() -> None:
 @given(st.integers(0, 10_000))
 def test_excess_identity(seed: int) -> None:
     x, y = draw(seed)
-    stats = _from_arrays(x, y, "linearpatch-r", "none")
+    stats = both(x, y)
     moments = stats.fitted()
     best = torch.eye(C) + solve(moments, ridge=0.0)
     tried = [fit_operator(stats, kind=k).weight for k in ("diagonal", "symmetric", "orthogonal", *PATCHES)]
@@ -191,7 +195,7 @@ def test_excess_identity(seed: int) -> None:
 @given(st.integers(0, 10_000))
 def test_order_of_the_classes(seed: int) -> None:
     x, y = draw(seed)
-    stats = _from_arrays(x, y, "linearpatch-r", "none")
+    stats = both(x, y)
     found = {k: stats.residual(*fit_operator(stats, kind=k, **options_of(k))) for k in ("ghost", "affine", *LINEAR)}
     slack = 1 + 1e-8
     assert all(found["ghost"] <= slack * found[k] for k in LINEAR if k != "shift")
@@ -245,7 +249,7 @@ def test_reduced_rank() -> None:
 
 def test_linearpatch_ratios() -> None:
     x, y = draw(n=60)
-    stats = statistics(x, y, 20)
+    stats = statistics(x, y, 20, scales=True)
     mean = (y.abs().mean(0) / x.abs().mean(0)).diag()
     assert torch.allclose(fit_operator(stats, kind="linearpatch-d", ratio="overall").weight, mean)
     each = torch.stack([y[i : i + 20].abs().mean(0) / x[i : i + 20].abs().mean(0) for i in (0, 20, 40)]).mean(0).diag()
@@ -371,6 +375,7 @@ def test_bad_operators() -> None:
         ((x, y), {"kind": "linearpatch-d", "ratio": "odd"}, "ratio"),
         ((BoundaryMoments(C),), {}, "no tokens"),
         ((statistics(x, y),), {"kind": "linearpatch-r"}, "rotation"),
+        ((statistics(x, y),), {"kind": "linearpatch-d"}, "scales"),
         ((statistics(x, y), y), {}, "beside statistics"),
     ]:
         with pytest.raises(ValueError, match=match):

@@ -84,7 +84,7 @@ def test_divergence(model) -> None:
 
 def test_held_out_residuals_are_those_of_the_statistics(model) -> None:
     states, written = layer_inputs(model, Batch(IDS), {2, 4}, {1})
-    stats = collect(model, batches(IDS), [(2, 4)], mlp=True)[0]
+    stats = collect(model, batches(IDS), [(2, 4)], scales=True, mlp=True)[0]
     held = {"ids": IDS, "states": states, "written": written}
     problem = Problem(model, Cut([2, 3], [(2, 4)], False), stats, held)
     for name in ("ghost", "affine", "linearpatch-d"):

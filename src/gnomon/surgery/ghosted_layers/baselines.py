@@ -75,6 +75,8 @@ def low_rank(stats: BoundaryMoments, moments: Moments, rank: int = 64, ridge: fl
 def linearpatch_d(stats: BoundaryMoments, moments: Moments, ratio: Literal["sequence", "overall"] = "overall",
                   ) -> Operator:  # fmt: skip
     """LinearPatch without rotation: diag(mean|Y_c| / mean|X_c|). A ratio of magnitudes, not least squares."""
+    if stats.scales is None:
+        raise ValueError("linearpatch-d needs statistics that were collected with scales")
     return Operator(torch.diag(stats.scales.diagonal(ratio)), torch.zeros_like(moments.x))
 
 

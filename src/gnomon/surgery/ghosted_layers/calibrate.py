@@ -117,7 +117,7 @@ def layer_inputs(model: PreTrainedModel, batch: Batch, layers: Collection[int], 
 
 
 def collect(model: PreTrainedModel, data: Iterable[Batch], pairs: Collection[Pair] = (), *, similarity: bool = False,
-            row_weight: RowWeight = "none", rotation: Tensor | None = None, mlp: bool = False,
+            row_weight: RowWeight = "none", scales: bool = False, rotation: Tensor | None = None, mlp: bool = False,
             products: Literal["float64", "float32"] = "float64",
             ) -> tuple[dict[Pair, BoundaryMoments], LayerSimilarity | None]:  # fmt: skip
     """Statistics of any number of boundaries, and the similarity of all layers, from one pass over the data.
@@ -128,7 +128,7 @@ def collect(model: PreTrainedModel, data: Iterable[Batch], pairs: Collection[Pai
         Boundaries: (first removed block, block that follows the removed ones).
     similarity : bool
         Also compare all layers.
-    row_weight, rotation, products
+    row_weight, scales, rotation, products
         See :class:`BoundaryMoments`.
     mlp : bool
         Also keep what ReplaceMe needs, for boundaries behind a kept block.
@@ -141,8 +141,8 @@ def collect(model: PreTrainedModel, data: Iterable[Batch], pairs: Collection[Pai
     parts = models.structure(model)
     depth = len(parts.blocks)
     device = parts.embed.weight.device
-    found = {pair: BoundaryMoments(parts.hidden_size, row_weight=row_weight, rotation=rotation, products=products,
-                                   device=device) for pair in pairs}  # fmt: skip
+    found = {pair: BoundaryMoments(parts.hidden_size, row_weight=row_weight, scales=scales, rotation=rotation,
+                                   products=products, device=device) for pair in pairs}  # fmt: skip
     sums = SimilaritySums(depth) if similarity else None
     wanted = set(range(depth + 1)) if similarity else {layer for pair in pairs for layer in pair}
     writers = {start - 1 for start, _ in pairs if start > 0} if mlp else set()

@@ -83,7 +83,8 @@ def _from_arrays(X: Any, Y: Any, kind: str, row_weight: RowWeight) -> BoundaryMo
         pre, post = pre[None], post[None]
     size = pre.shape[-1]
     turn = rotation(size) if kind == "linearpatch-r" else None
-    stats = BoundaryMoments(size, row_weight=row_weight, rotation=turn, device=pre.device)
+    patch = kind == "linearpatch-d"
+    stats = BoundaryMoments(size, row_weight=row_weight, scales=patch, rotation=turn, device=pre.device)
     stats.update(pre, post)
     return stats
 
@@ -296,6 +297,7 @@ class GhostedLayers:
         size = models.structure(model).hidden_size
         return {
             "row_weight": self.row_weight,
+            "scales": self.operator == "linearpatch-d",
             "rotation": rotation(size) if self.operator == "linearpatch-r" else None,
             "mlp": self.operator.startswith("replaceme"),
             "products": self.stats_dtype,

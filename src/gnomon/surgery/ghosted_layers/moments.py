@@ -71,8 +71,10 @@ class BoundaryMoments:
     row_weight : {"none", "sqrt", "norm"} or callable
         w_i = 1, ||y_i||^(-1/2), ||y_i||^(-1), or a function of Y (N, C) that returns w (N,): the fitted problem is
         min ||diag(w)(X W - Y)||_F^2. The unweighted sums are kept beside the weighted ones.
+    scales : bool
+        Keep the mean absolute values of X and Y, for LinearPatch-D.
     rotation : Tensor (C, C), optional
-        Q of LinearPatch-R: keep the mean absolute values of XQ and YQ too.
+        Q: keep those of XQ and YQ, for LinearPatch-R.
     products : {"float64", "float32"}
         Type of the products within a chunk; sums are float64.
     device : str or torch.device
@@ -84,13 +86,13 @@ class BoundaryMoments:
         Of (X, D), over the first tokens and over the others.
     weighted_first, weighted_rest : Moments or None
         The same with row weights w^2.
-    scales, rotated : Scales
-        Of (X, Y), and of (XQ, YQ) (None without a rotation).
+    scales, rotated : Scales or None
+        Of (X, Y), and of (XQ, YQ).
     mlp : Moments or None
         Of (A, D), A the output of the MLP just before the boundary (ReplaceMe).
     """
 
-    def __init__(self, size: int, *, row_weight: RowWeight = "none", rotation: Tensor | None = None,
+    def __init__(self, size: int, *, row_weight: RowWeight = "none", scales: bool = False, rotation: Tensor | None = None,
                  products: Literal["float64", "float32"] = "float64", device: str | torch.device = "cpu"):  # fmt: skip
         def fresh() -> Moments:
             return Moments(size, size, products=products, device=device)
@@ -100,7 +102,7 @@ class BoundaryMoments:
         self.first, self.rest = fresh(), fresh()
         self.weighted_first: Moments | None = fresh() if self.weight else None
         self.weighted_rest: Moments | None = fresh() if self.weight else None
-        self.scales = Scales(size, device)
+        self.scales = Scales(size, device) if scales else None
         self.rotated = None if rotation is None else Scales(size, device)
         self.rotation = None if rotation is None else rotation.to(device, torch.float32)
         self.mlp: Moments | None = None
@@ -128,28 +130,24 @@ class BoundaryMoments:
             The output of the MLP of the block before the boundary.
         """
         high = torch.float64 if self.rest.products == "float64" else torch.float32
-        pre, post = pre.to(high), post.to(high)
-        gap = post - pre
-        token = torch.ones(pre.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
-        token = token.to(pre.device)
-        first = token & (token.cumsum(1) == 1)
-        rest = token & ~first
+        every, first, rest = _positions(mask)
         for chosen, plain, weighted in (
             (first, self.first, self.weighted_first),
             (rest, self.rest, self.weighted_rest),
         ):
-            x, d = pre[chosen], gap[chosen]
-            plain.update(x, d)
+            x, y = (value[chosen].to(high).reshape(-1, self.size) for value in (pre, post))
+            gap = y - x
+            plain.update(x, gap)
             if weighted is not None and self.weight is not None:
-                weighted.update(x, d, self.weight(post[chosen]) ** 2)
-        for one, (x, y) in enumerate(zip(pre, post, strict=True)):
-            self.scales.update(x[token[one]], y[token[one]])
-        if self.rotated is not None and self.rotation is not None:
-            for one, (x, y) in enumerate(zip(pre.float() @ self.rotation, post.float() @ self.rotation, strict=True)):
-                self.rotated.update(x[token[one]], y[token[one]])
+                weighted.update(x, gap, self.weight(y) ** 2)
+        for scales, turn in ((self.scales, None), (self.rotated, self.rotation)):
+            if scales is not None:
+                for one in range(len(pre)):
+                    x, y = (value[one] if mask is None else value[one][mask[one].bool()] for value in (pre, post))
+                    scales.update(*((x, y) if turn is None else (x.float() @ turn, y.float() @ turn)))
         if mlp is not None:
             self.mlp = self.mlp or self._fresh()
-            self.mlp.update(mlp[token], gap[token])
+            self.mlp.update(mlp[every].to(high), post[every].to(high) - pre[every].to(high))
 
     def unweighted(self) -> BoundaryMoments:
         """The same statistics, to be fitted without row weights."""
@@ -178,6 +176,15 @@ class BoundaryMoments:
         change = weight - torch.eye(self.size, dtype=weight.dtype, device=weight.device)
         total = sum(p.y_square for p in used)
         return sum(p.residual(change, bias) for p in used) / total if total > 0 else 0.0
+
+
+def _positions(mask: Tensor | None) -> tuple[Any, Any, Any]:
+    """All tokens, the first of each sequence, and the others, as indices into (B, T)."""
+    if mask is None:
+        return (..., (slice(None), 0), (slice(None), slice(1, None)))
+    token = mask.bool()
+    first = token & (token.cumsum(1) == 1)
+    return token, first, token & ~first
 
 
 def weight_function(row_weight: RowWeight) -> Callable[[Tensor], Tensor] | None:

@@ -115,7 +115,7 @@ class Boundaries(Cuts):
                        np.random.default_rng([seed, 1]))  # fmt: skip
         pairs = {run for cut in self.cuts(inputs, cell, seed).values() for run in cut.runs}
         turn = rotation(models.structure(model).hidden_size)
-        return collect(model, batches(_tensor(ids)), pairs, row_weight="sqrt", rotation=turn, mlp=True)[0]
+        return collect(model, batches(_tensor(ids)), pairs, row_weight="sqrt", scales=True, rotation=turn, mlp=True)[0]
 
     def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
         cut = self.cuts(inputs, cell, cell.seed)[_name(cell)]

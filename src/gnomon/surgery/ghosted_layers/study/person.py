@@ -96,7 +96,8 @@ def _prepare(inputs: Run) -> Surgery:
     removed = removed or similarity.choose(inputs.n_remove, inputs.criterion)
     log.info("removing blocks %s", removed)
     size = parts.hidden_size
-    stats, _ = collect(lm.model, data, runs(removed), row_weight="sqrt", rotation=rotation(size), mlp=removed[0] > 0)
+    stats, _ = collect(lm.model, data, runs(removed), row_weight="sqrt", scales=True, rotation=rotation(size),
+                       mlp=removed[0] > 0)  # fmt: skip
     return Surgery(lm, similarity, removed, stats, held_out)
 
 
