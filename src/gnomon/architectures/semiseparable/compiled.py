@@ -30,8 +30,8 @@ def _scan(a, scan, sums):
     """Inclusive prefix sums of one chunk: 0 sequential, 1 Kogge-Stone, 2 Blelloch (sums has a power of two entries)."""
     length, width = a.size, sums.size
     zero = a.dtype.type(0)
-    sums[:] = zero
-    sums[:length] = a
+    for i in range(width):
+        sums[i] = a[i] if i < length else zero
     if scan == 0:
         for i in range(1, length):
             sums[i] = sums[i - 1] + sums[i]
@@ -116,7 +116,8 @@ def _hier(a, out, block):
                 out[c, i, i + 1 :] = zero
             for j in range(start):
                 kept[j] = kept[j] * prefix
-            kept[start:stop] = out[c, stop - 1, start:stop]
+            for j in range(start, stop):
+                kept[j] = out[c, stop - 1, j]
 
 
 @_jit
@@ -141,7 +142,8 @@ def _hier_log(a, out, block):
                 out[c, i, i + 1 :] = zero
             for j in range(start):
                 kept[j] = kept[j] + prefix
-            kept[start:stop] = row[start:stop]
+            for j in range(start, stop):
+                kept[j] = row[j]
 
 
 def mask(
@@ -219,15 +221,19 @@ def _walk(tasks, x, a, B, C, starts, stops, chunk, method, block, scan, state, t
         for t in range(start, stop, chunk):
             n = min(chunk, stop - t)
             b_tile = b_buffer[: n * size].reshape(n, size)
-            b_tile[:] = B[t : t + n, group]
             weighted = weighted_buffer[: n * heads * width].reshape(n, heads * width)
             scores, mixed = score_buffer[: n * n].reshape(n, n), mixed_buffer[: n * n].reshape(n, n)
             carried = carried_buffer[: n * heads * width].reshape(n, heads * width)
             mask = mask_buffer[: n * n].reshape(1, n, n)
             x_tile, y_tile = x_buffer[: n * width].reshape(n, width), y_buffer[: n * width].reshape(n, width)
+            for i in range(n):
+                for s in range(size):
+                    b_tile[i, s] = B[t + i, group, s]
             if outputs:
                 c_tile = c_buffer[: n * size].reshape(n, size)
-                c_tile[:] = C[t : t + n, group]
+                for i in range(n):
+                    for s in range(size):
+                        c_tile[i, s] = C[t + i, group, s]
                 np.dot(c_tile, b_tile.T, scores)
                 np.dot(c_tile, own.T, carried)
             for k in range(heads):
@@ -245,7 +251,8 @@ def _walk(tasks, x, a, B, C, starts, stops, chunk, method, block, scan, state, t
                         for i in range(n):
                             from_start[i] = math.exp(sums[i])
                     tile_total[k] = from_start[n - 1]
-                    to_end[:n] = mask[0, n - 1]
+                    for i in range(n):
+                        to_end[i] = mask[0, n - 1, i]
                 else:  # a state alone needs no mask
                     kept = dtype.type(1)
                     for i in range(n - 1, -1, -1):
