@@ -242,7 +242,8 @@ class IntrinsicDimension(BaseEstimator):  # type: ignore[misc]
     ----------
     dimension_ : float
     interval_ : (float, float)
-        95 %, jackknife over queries and orders.
+        95 % of the noise of sampling, jackknife over queries and orders; boundary and curvature shift it as they do the
+        estimate.
     stderr_ : float
     local_dimensions_ : ndarray, shape (n_scales - 1,)
         Between neighbouring scales, from coarse to fine.
