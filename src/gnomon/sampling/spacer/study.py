@@ -418,6 +418,8 @@ class SpaceRStudy(study.Study):
         "reconstructed; of four rules tried, this one gives what the abstract claims.",
         "The threshold of CountSketch++ and the rows of plain sketches are chosen on the judged stream, the best mean over "
         "seeds: this favours the baselines.",
+        "In the order `bursts` all occurrences of an item come in a row, the items in random order. There the claim on two "
+        "passes fails at B = 1024 in entries: Space Saving and Misra-Gries as first pass have two thirds of SpaceR's error.",
         "The 5-grams are the first million; the wordfreq source is left out (its package is not among the pinned ones).",
         "Recall is the share of the true top B/2 among the B largest estimates; `overlap` asks for them among the B/2 "
         "largest.",
