@@ -340,11 +340,11 @@ class BurstFactorAnalysis(BaseEstimator):
         covariance = np.block([[np.eye(self.n_event), P], [P.T, np.eye(self.n_burst)]])
         return parts, Prior(covariance, self._phi())
 
-    def _posterior(self, E: Array, B: Array) -> tuple[list[Loaded], Prior, State]:
+    def _posterior(self, E: Array, B: Array, tol: float = 1e-12) -> tuple[list[Loaded], Prior, State]:
         parts, prior = self._model(E, B)
         telling = parts[:1] if self.burst_drive == "event" else parts
         q = _begin(telling, prior, len(E), self.n_event + self.n_burst)
-        return parts, prior, inference.e_step(telling, prior, q, 50, 1e-13)
+        return parts, prior, inference.e_step(telling, prior, q, 50, tol)
 
     def _checked(self, E: ArrayLike, B: ArrayLike) -> tuple[Array, Array]:
         check_is_fitted(self, "coupling_")
@@ -384,7 +384,7 @@ class BurstFactorAnalysis(BaseEstimator):
         for group in np.array_split(order, min(GROUPS, len(order))):
             left = E.copy()
             left[:, group] = np.nan
-            q = self._posterior(left, B)[2]
+            q = self._posterior(left, B, 1e-8)[2]
             member = np.isin(np.arange(E.shape[1]), group)
             parts = self._model(E, B)[0]
             a, v = parts[0].predictor(q.m, q.V)
