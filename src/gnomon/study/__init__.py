@@ -22,7 +22,7 @@ from gnomon.study.claims import (
     worse,
 )
 from gnomon.study.judge import Verdict, judge
-from gnomon.study.protocol import Cell, Experiment, Inputs, Metric, Outcome, Study, grid, higher, lower, stage
+from gnomon.study.protocol import Cell, Experiment, Inputs, Metric, Options, Outcome, Study, grid, higher, lower, stage
 
 __all__ = [
     "Cell",
@@ -30,6 +30,7 @@ __all__ = [
     "Experiment",
     "Inputs",
     "Metric",
+    "Options",
     "Outcome",
     "Study",
     "Verdict",
