@@ -32,7 +32,7 @@ class Tail(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Per predicted token, shape (N, T - 1): negative log-likelihood in nats, and the most likely token."""
+    """Per scored position, shape (N, T - first): negative log-likelihood in nats, and the most likely token."""
 
     nll: Tensor
     top: Tensor
@@ -63,16 +63,19 @@ def final_states(part: Tail, states: Tensor, ids: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-def score(model: PreTrainedModel, hidden: Tensor, ids: Tensor) -> Scores:
-    """Score every token but the first of each row, from the states after the final norm."""
-    flat, target = hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten().to(hidden.device)
+def score(model: PreTrainedModel, hidden: Tensor, ids: Tensor, first: int = 1) -> Scores:
+    """Score the tokens of each row from position ``first`` on, from the states after the final norm (N, T, C)."""
+    flat, target = hidden[:, first - 1 : -1].flatten(0, 1), ids[:, first:].flatten().to(hidden.device)
     nll, top = [], []
     with torch.no_grad():
         for h, t in zip(torch.split(flat, HEAD_ROWS), torch.split(target, HEAD_ROWS), strict=True):
             logits = models.head_logits(model, h).float()
-            nll.append(torch.nn.functional.cross_entropy(logits, t, reduction="none"))
-            top.append(logits.argmax(-1))
-    shape = (len(ids), ids.shape[1] - 1)
+            own = logits.gather(1, t[:, None])[:, 0]
+            highest, best = logits.max(-1)
+            total = logits.sub_(highest[:, None]).exp_().sum(-1)  # in place: no second array of positions x vocabulary
+            nll.append(highest + total.log() - own)
+            top.append(best)
+    shape = (len(ids), ids.shape[1] - first)
     return Scores(torch.cat(nll).view(shape).cpu(), torch.cat(top).view(shape).cpu())
 
 

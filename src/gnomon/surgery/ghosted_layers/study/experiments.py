@@ -29,6 +29,7 @@ SWEPT = {"smoke": "streamline-2", "paper": "streamline-7", "other": "streamline-
 SIZES = [1.25, 2, 4, 8, 16, 32]
 SMOKE_SIZES = [2, 8]
 PREFILL = 128  # tokens of a timed prompt
+CONTEXT = 16  # tokens at the start of a held-out window that are read but not scored
 KL_STRIDE = 8  # the divergence is taken at every eighth token: two softmaxes of the whole vocabulary
 
 
@@ -68,7 +69,7 @@ class Cuts(Experiment):
         ids = windows(articles(inputs.model)[CALIBRATION], inputs.window, 12, np.random.default_rng(260515491))
         return vars(layer_similarity(dense_model(inputs.model), _tensor(ids)))
 
-    @stage(version=1, inputs=("model", "window", "evaluation", "scale"), cell=())
+    @stage(version=2, inputs=("model", "window", "evaluation", "scale"), cell=())
     def held_out(self, inputs: Any, cell: Any, seed: int) -> dict[str, Any]:
         """The dense model on one window of each held-out article: its states where a tail enters, its predictions."""
         import torch
@@ -86,7 +87,7 @@ class Cuts(Experiment):
         states, written = ({k: torch.cat([f[i][k] for f in found]) for k in found[0][i]} for i in (0, 1))
         last = max(ends)
         final = final_states(Tail(shorten(model, range(last), keep="share"), last), states[last], ids)
-        dense = score(model, final, ids)
+        dense = score(model, final, ids, CONTEXT)
         return {"ids": ids, "states": states, "written": written, "final": final, "nll": dense.nll, "top": dense.top}
 
     def cuts(self, inputs: Any, cell: Any, seed: int | None) -> dict[str, Cut]:
@@ -104,7 +105,7 @@ class Cuts(Experiment):
 class Boundaries(Cuts):
     """One cut, with the calibration statistics of a seed."""
 
-    @stage(version=1, inputs=("model", "window", "calibration", "scale"), cell=())
+    @stage(version=2, inputs=("model", "window", "calibration", "scale"), cell=())
     def statistics(self, inputs: Any, cell: Any, seed: int) -> dict[tuple[int, int], BoundaryMoments]:
         """The sums of every boundary of every cut, from one pass over this seed's calibration windows."""
         from gnomon.surgery.ghosted_layers.calibrate import batches, collect
@@ -163,26 +164,25 @@ def evaluate(
         else:
             part = tail(model, problem.cut.removed, *split(made))
             final = final_states(part, held["states"][part.entrance], ids)
-            nll, top = score(model, final, ids)
-        columns |= {"nll": nll.mean(1), "top1": (top == ids[:, 1:]).float().mean(1),
+            nll, top = score(model, final, ids, CONTEXT)
+        columns |= {"nll": nll.mean(1), "top1": (top == ids[:, CONTEXT:]).float().mean(1),
                     "agreement": (top == held["top"]).float().mean(1),
-                    "kl": divergence(model, held["final"][:, ::KL_STRIDE], final[:, ::KL_STRIDE]).mean(1)}  # fmt: skip
+                    "kl": divergence(model, held["final"][:, CONTEXT::KL_STRIDE], final[:, CONTEXT::KL_STRIDE]).mean(1)}  # fmt: skip
     if made is not None:
-        columns |= {"residual": _residual(problem, made), "residual_rest": _residual(problem, made, skip=1)}
+        columns["residual"], columns["residual_rest"] = _residuals(problem, made)
     for window in range(len(ids)):
         yield {"window": window, "article": window, "crosses": problem.cut.crosses,
                **{name: float(values[window]) for name, values in columns.items()}}  # fmt: skip
 
 
-def _residual(problem: Problem, made: dict[tuple[int, int], Any], skip: int = 0) -> Tensor:
+def _residuals(problem: Problem, made: dict[tuple[int, int], Any]) -> list[Tensor]:
     """||XW + b - Y||^2 of each window, relative to the mean over windows of ||Y - X||^2, summed over the boundaries.
 
-    Its mean over windows is the held-out relative residual: 1 for plain removal.
+    Its mean over windows is the held-out relative residual: 1 for plain removal. First of all tokens, then without the
+    first token of each window.
     """
     states, written = problem.held["states"], problem.held["written"]
-    import torch
-
-    errors = gaps = torch.zeros(1, dtype=torch.float64)
+    sums = []
     for (start, end), operator in made.items():
         x, y = states[start].double(), states[end].double()
         if isinstance(operator, tuple):
@@ -190,9 +190,9 @@ def _residual(problem: Problem, made: dict[tuple[int, int], Any], skip: int = 0)
         else:
             a = written[start - 1].double()
             predicted = x - a + a @ operator
-        errors = errors + ((predicted - y)[:, skip:] ** 2).sum((1, 2))
-        gaps = gaps + ((y - x)[:, skip:] ** 2).sum((1, 2))
-    return errors / gaps.mean()
+        sums.append([((value - y) ** 2).sum(-1) for value in (predicted, x)])
+    errors, gaps = (sum(parts) for parts in zip(*sums, strict=True))
+    return [errors[:, skip:].sum(1) / gaps[:, skip:].sum(1).mean() for skip in (0, 1)]
 
 
 LANGUAGE = {
@@ -291,7 +291,8 @@ class CalibrationSize(Cuts):
         made = problem.made_by(contender)
         (operator,) = made.values()
         few = next(iter(problem.stats.values())).n <= 4 * len(operator[0])
-        for row in evaluate(problem, made, language=contender is GHOST or few):
+        shown = contender is GHOST or (few and contender is not self.contenders["relative 1e-2"])
+        for row in evaluate(problem, made, language=shown):
             yield {**row, **_shares(operator)}
 
 
