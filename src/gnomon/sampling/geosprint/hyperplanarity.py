@@ -7,7 +7,6 @@ says how far from free that step is.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import Any, Literal
 
@@ -156,22 +155,20 @@ def residuals(states: list[torch.Tensor], span: Span) -> torch.Tensor:
 
 def _outside(columns: list[torch.Tensor], target: torch.Tensor) -> torch.Tensor:
     """The part of ``target`` orthogonal to the columns (all (n, d)), dependent columns dropped."""
-    basis: list[torch.Tensor] = []
+    basis: list[tuple[torch.Tensor, torch.Tensor]] = []  # orthogonal vectors, and 1 / |q|^2 (0: dropped)
     largest = torch.zeros_like(target[:, :1])  # max |R| so far
     for column in columns:
-        rest = column
-        for q in basis:
-            along = _dot(q, column)
-            largest = torch.maximum(largest, along.abs())
-            rest = rest - q * _dot(q, rest)
-        size = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
-        largest = torch.maximum(largest, size)
-        keep = (size > RANK * largest) & (size > 0)
-        q = torch.where(keep, rest / size.clamp_min(math.ulp(0.0) if rest.dtype == torch.float64 else 1e-38), 0.0)
-        target = target - q * _dot(q, target)
-        basis.append(q)
+        for q, inverse in basis:
+            along = _dot(q, column) * inverse
+            largest = torch.maximum(largest, along.abs() * _dot(q, q).sqrt())
+            column = torch.addcmul(column, q, along, value=-1)
+        square = _dot(column, column)
+        largest = torch.maximum(largest, square.sqrt())
+        inverse = torch.where((square.sqrt() > RANK * largest), 1 / square, 0.0)
+        target = torch.addcmul(target, column, _dot(column, target) * inverse, value=-1)
+        basis.append((column, inverse))
     return target
 
 
 def _dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.einsum("nd,nd->n", x, y)[:, None]
+    return torch.linalg.vecdot(x, y)[:, None]

@@ -85,7 +85,7 @@ print(images.shape, gs.timesteps_[0], gs.timesteps_[-1], gs.pilot_nfe_)
         components: int = Field(40, ge=1, description="components of the mixture")
         poor_updates: int = Field(2000, ge=1, description="updates of the poor noise predictor")
         flow_updates: int = Field(1000, ge=32, description="updates of each flow")
-        unet_updates: int = Field(500, ge=1, description="updates of the U-Net")
+        unet_updates: int = Field(2000, ge=1, description="updates of the U-Net")
         classifier_updates: int = Field(400, ge=1, description="updates of the classifier that judges")
         mnist_samples: int = Field(300, ge=40, description="samples of the U-Net")
         mnist_pilot: int = Field(16, ge=1, description="pilot trajectories of the U-Net")
@@ -104,7 +104,7 @@ print(images.shape, gs.timesteps_[0], gs.timesteps_[-1], gs.pilot_nfe_)
                 "Mnist": {"seeds": 3, "contenders": ["geosprint", "uniform", DPM, DPM_BEST]},
             },
             "extended": {
-                "mnist_samples": 1000, "mnist_nfes": (8, 15, 30, 50, 89), "unet_updates": 2000,
+                "mnist_samples": 1000, "mnist_nfes": (8, 15, 30, 50, 89), "unet_updates": 8000,
                 "Digits": {"cells": {"world": ["mixture", "poor network"]}},
             },
             "paper": {

@@ -95,7 +95,7 @@ class Mnist(study.Experiment):
     contenders = {name: CONTENDERS[name] for name in FEW}
     metrics = {"fd": study.lower(log=True), "mmd": study.lower(), "confidence": study.higher()}
 
-    @study.stage(version=1, inputs=("unet_updates",), cell=(), seeded=False)
+    @study.stage(version=2, inputs=("unet_updates",), cell=(), seeded=False)
     def unet(self, inputs: Any, cell: Any, seed: int | None) -> worlds.Weights:
         """The small diffusion model, trained once."""
         return worlds.train_unet(inputs.unet_updates)
