@@ -16,14 +16,7 @@ from gnomon.geometry.neighbors import check_rows, cross_neighbors, distance_bloc
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks of 64 rows, so that small sets cross their borders."""
-    original = neighbors._Pass.__init__
-
-    def init(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        self.block = 64
-        self.ready = {}
-
-    monkeypatch.setattr(neighbors._Pass, "__init__", init)
+    monkeypatch.setattr(neighbors, "BLOCK", 64)
 
 
 def sets(n, m, D, seed=0, offset=0.0):

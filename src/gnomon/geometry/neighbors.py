@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TREE_DIMENSIONS = 12  # up to here a k-d tree beats the full product
 SPARE = 2  # candidates beyond k
-KEPT_BYTES = 2**27  # a set up to this size is prepared once
+BLOCK, BLOCK_CUDA = 1024, 8192  # rows of a block
 LAMBDA = 6.0  # the rounding of a dot product stays within LAMBDA sqrt(D) u |x| |y| (Higham and Mary 2019, eq. 3.3)
 
 
@@ -231,14 +231,13 @@ class _Pass:
         self.sets = tuple(A.detach() if is_tensor(A) else torch.from_numpy(np.ascontiguousarray(A)) for A in (X, Y))
         self.device = self.sets[0].device if self.sets[0].is_cuda else self.sets[1].device
         self.own, self.dtype = own, torch.float64 if double else torch.float32
-        self.block = 8192 if self.device.type == "cuda" else 2048
+        self.block = BLOCK_CUDA if self.device.type == "cuda" else BLOCK
         self.centre = _mean(self.sets[1]).to(self.device)
         given = torch.promote_types(self.sets[0].dtype, self.sets[1].dtype)
+        self.scale = 1.0
         for work in (self.dtype if double else given, torch.float64):
-            self.work, self.scale = work, 1.0  # the type of the differences from the centre
-            self.norms = [
-                torch.cat([torch.linalg.vector_norm(part, dim=1) for _, part in self._centred(A)]) for A in self.sets
-            ]
+            self.work = work  # the type of the differences from the centre
+            self.norms = [self._norms(A) for A in self.sets]
             largest = max(float(norms.max()) for norms in self.norms)
             if largest == 0 or 1e-12 < largest < 1e12:
                 break
@@ -247,23 +246,23 @@ class _Pass:
             self.norms = [norms / largest for norms in self.norms]
         unit = 2.0**-53 if double else 2.0**-24
         self.rounding = unit * (LAMBDA * math.sqrt(X.shape[1]) + 8.0)  # times (|x| + |y|)^2
-        fits = self.sets[1].numel() * 4 <= KEPT_BYTES  # else made again for each block of X
-        self.ready = {j: self._prepared(part) for j, part in self._centred(self.sets[1])} if fits else {}
 
-    def _centred(self, A: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        centre = self.centre.to(self.work)
-        for start in range(0, len(A), self.block):
-            yield start, A[start : start + self.block].to(self.device, self.work) - centre
+    def _norms(self, A: torch.Tensor) -> torch.Tensor:
+        import torch
 
-    def _prepared(self, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.cat([torch.linalg.vector_norm(self._centred(A, rows), dim=1) for rows in self._blocks(A)])
+
+    def _blocks(self, A: torch.Tensor, first: int = 0) -> Iterator[slice]:
+        return (slice(start, min(start + self.block, len(A))) for start in range(first, len(A), self.block))
+
+    def _centred(self, A: torch.Tensor, rows: slice) -> torch.Tensor:
+        return A[rows].to(self.device, self.work) - self.centre.to(self.work)
+
+    def _ready(self, axis: int, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows as they enter the product, and their squared norms."""
+        part = self._centred(self.sets[axis], rows)
         part = (part if self.scale == 1.0 else part / self.scale).to(self.dtype)
-        return part, (part * part).sum(1)
-
-    def _others(self, first: int) -> Iterator[tuple[int, tuple[torch.Tensor, torch.Tensor]]]:
-        if self.ready:
-            yield from ((j, part) for j, part in self.ready.items() if j >= first)
-        else:
-            yield from ((j + first, self._prepared(part)) for j, part in self._centred(self.sets[1][first:]))
+        return part, self.norms[axis][rows].square().to(self.dtype)
 
     def slack(self, axis: int) -> torch.Tensor:
         """How far a squared distance of each row may be off."""
@@ -276,19 +275,19 @@ class _Pass:
         return _Balls(self, axis, radius)
 
     def run(self, sides: list[_Side], balls: Sequence[_Balls] = ()) -> None:
-        for i, centred in self._centred(self.sets[0]):
-            x, x2 = self._prepared(centred)
-            rows = slice(i, i + len(x))
-            for j, (y, y2) in self._others(i if self.own else 0):  # against itself one triangle serves both sides
-                cols = slice(j, j + len(y))
+        for rows in self._blocks(self.sets[0]):
+            x, x2 = self._ready(0, rows)
+            # of a set against itself one triangle serves both sides
+            for cols in self._blocks(self.sets[1], rows.start if self.own else 0):
+                y, y2 = self._ready(1, cols)
                 squared = (x @ y.T).mul_(-2).add_(x2[:, None]).add_(y2)
-                if self.own and i == j:
+                if self.own and rows == cols:
                     squared.fill_diagonal_(math.inf)
                 for side in sides:
                     if side.axis == 0:
                         side.see(rows, squared, cols)
-                    if side.axis == 1 or (self.own and i != j):
-                        side.see(cols, squared.T, rows)
+                    if side.axis == 1 or (self.own and rows != cols):
+                        side.see(cols, squared.T.contiguous(), rows)
                 for ball in balls:
                     ball.see(rows, cols, squared)
 
@@ -297,7 +296,8 @@ def _mean(A: torch.Tensor) -> torch.Tensor:
     """Column means in double precision, block by block."""
     import torch
 
-    return sum(A[s : s + 4096].sum(0, dtype=torch.float64) for s in range(0, len(A), 4096)) / len(A)  # type: ignore[return-value]
+    parts = (A[start : start + 512].sum(0, dtype=torch.float64) for start in range(0, len(A), 512))
+    return sum(parts) / len(A)  # type: ignore[return-value]
 
 
 class _Side:
@@ -377,16 +377,14 @@ class _Balls:
         import torch
 
         own, across = (rows, 1) if self.axis == 0 else (cols, 0)
-        low, high = (t[own].unsqueeze(across) for t in (self.low, self.high))
-        sure = squared < low
-        i, j = torch.nonzero((squared < high) & ~sure, as_tuple=True)
-        self.counts[0][rows] += sure.sum(1)
-        self.counts[1][cols] += sure.sum(0)
-        if len(i):
-            i, j = i + rows.start, j + cols.start
-            inside = _exact(self.both.sets[0], self.both.sets[1], i, j) < self.radius[i if self.axis == 0 else j]
-            for count, where in zip(self.counts, (i, j), strict=True):
-                count.index_add_(0, where[inside], torch.ones_like(where[inside]))
+        i, j = torch.nonzero(squared < self.high[own].unsqueeze(across), as_tuple=True)  # few where k is small
+        value, i, j = squared[i, j], i + rows.start, j + cols.start
+        ball = i if self.axis == 0 else j
+        inside = value < self.low[ball]
+        near = torch.nonzero(~inside).ravel()
+        inside[near] = _exact(self.both.sets[0], self.both.sets[1], i[near], j[near]) < self.radius[ball[near]]
+        for count, where in zip(self.counts, (i, j), strict=True):
+            count += torch.bincount(where[inside], minlength=len(count))
 
     @property
     def counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -400,7 +398,7 @@ def _exact(X: torch.Tensor, Y: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -
     import torch
 
     out = torch.empty(len(i), dtype=torch.float64, device=i.device)
-    step = max(1, 2**21 // X.shape[1])
+    step = max(1, 2**17 // X.shape[1])  # what stays in the cache of a core
     for start in range(0, len(i), step):
         a, b = i[start : start + step].to(X.device), j[start : start + step].to(Y.device)
         difference = X[a].to(i.device).double().sub_(Y[b].to(i.device))
