@@ -435,7 +435,11 @@ print(f"calibrated Sinkhorn {CalibratedSinkhorn().fit(X, Y).divergence_:.2f}")
                 for name, style in (("plugin", "-"), ("calibrated", ":"), ("richardson", "--")):
                     mean = rows[rows["contender"] == name].groupby("n")["abs_error"].mean()
                     middle.plot(mean.index, mean, style, color=f"C{k}", label=data if style == "-" else None)
-        middle.set(xscale="log", yscale="log", xlabel="n", ylabel="|error|: plug-in -, calibrated :, Richardson --")
+        middle.set(
+            xscale="log", yscale="log", xlabel="n", ylabel="|error|", title="plug-in –, calibrated ···, Richardson - -"
+        )
+        middle.set_xticks(sorted(distance["n"].unique()), labels=[str(n) for n in sorted(distance["n"].unique())])
+        middle.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         if middle.lines:
             middle.legend(fontsize=6)
         ratio = dimension.assign(
