@@ -107,6 +107,9 @@ class MidxUniform(_Baseline):
         self.codebooks_ = [_kmeans(h, k, False, self._rng) for h in halves]
         first, second = (nearest(h, c) for h, c in zip(halves, self.codebooks_, strict=True))
         self.cells_ = first * len(self.codebooks_[1]) + second
+        self._order = np.argsort(self.cells_, kind="stable")
+        self._sizes = np.bincount(self.cells_, minlength=len(self.codebooks_[0]) * len(self.codebooks_[1]))
+        self._starts = np.cumsum(self._sizes) - self._sizes
         return self
 
     def _cell_logits(self, U: Any) -> NDArray[np.float64]:
@@ -114,8 +117,19 @@ class MidxUniform(_Baseline):
         first, second = Q[:, : self._half] @ self.codebooks_[0].T, Q[:, self._half :] @ self.codebooks_[1].T
         return self.beta * (first[:, :, None] + second[:, None, :]).reshape(len(Q), -1).astype(np.float64)
 
+    def _cell_log_prob(self, U: Any) -> NDArray[np.float64]:
+        with np.errstate(divide="ignore"):  # empty cells
+            return log_softmax(self._cell_logits(U) + np.log(self._sizes), axis=1)
+
     def log_prob(self, U: Any) -> NDArray[np.float64]:
-        return log_softmax(self._cell_logits(U)[:, self.cells_], axis=1)
+        return self._cell_log_prob(U)[:, self.cells_] - np.log(self._sizes[self.cells_])
+
+    def sample(self, U: Any, n_samples: int = 1) -> tuple[Any, Any]:
+        log_q = self._cell_log_prob(U)
+        cells = _inverse_cdf(log_q, self._rng.random((len(log_q), n_samples)))
+        inside = (self._rng.random(cells.shape) * self._sizes[cells]).astype(np.int64)
+        ids = self._order[self._starts[cells] + inside]
+        return _like(ids, U), _like(np.take_along_axis(log_q, cells, 1) - np.log(self._sizes[cells]), U)
 
 
 class VonMisesFisher(_Baseline):
