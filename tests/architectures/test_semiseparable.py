@@ -275,6 +275,12 @@ def test_layer_equals_recurrence_dense_and_minimal(T, chunk, split, backend):
         torch.testing.assert_close(y, ssd_minimal(x, a, B, C, chunk), rtol=0, atol=1e-12)
 
 
+def test_minimal_listing_equals_the_official_one():
+    official = pytest.importorskip("mamba_ssm.modules.ssd_minimal", reason="mamba-ssm (CUDA only) is not installed")
+    x, a, B, C = problem(g=4)
+    torch.testing.assert_close(ssd_minimal(x, a, B, C, 16), official.ssd_minimal_discrete(x, a, B, C, 16)[0])
+
+
 @pytest.mark.parametrize("backend", ["torch", "numba"])
 @pytest.mark.parametrize("options", [{"segsum": "direct"}, {"form": "log"}, {"segsum": "diff", "scan": "blelloch"},
                                      {"segsum": "diff_clamped"}], ids=str)  # fmt: skip

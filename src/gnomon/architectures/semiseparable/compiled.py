@@ -17,7 +17,7 @@ import scipy.linalg.cython_blas  # noqa: F401  (the BLAS behind np.dot must be l
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["forward", "mask"]
+__all__ = ["carry", "forward", "mask"]
 
 _jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -191,10 +191,11 @@ def _fill(a, out, method, block, scan):
 
 
 @_jit
-def _walk(tasks, x, a, B, C, starts, stops, chunk, method, block, scan, state, total, y, outputs, leave):
+def _walk(tasks, x, a, B, C, starts, stops, chunk, method, block, scan, entering, leaving, total, y, outputs, leave):
     """One worker: for each task (segment, group, first head, last head) the tiles of the segment in order.
 
-    ``outputs`` writes y; ``leave`` also brings the state to the end of the last tile, which no output needs.
+    ``outputs`` starts from the entering states, else from zero, and writes y; ``leave`` also brings the state to the end
+    of the last tile, which no output needs, and keeps it.
     """
     width, size, dtype = x.shape[2], B.shape[2], x.dtype
     most = 0
@@ -204,7 +205,8 @@ def _walk(tasks, x, a, B, C, starts, stops, chunk, method, block, scan, state, t
     score_buffer, mixed_buffer = np.empty(chunk * chunk, dtype), np.empty(chunk * chunk, dtype)
     x_buffer, y_buffer = np.empty(chunk * width, dtype), np.empty(chunk * width, dtype)
     weighted_buffer, carried_buffer = np.empty(chunk * most * width, dtype), np.empty(chunk * most * width, dtype)
-    update_buffer, mask_buffer = np.empty(most * width * size, dtype), np.empty(chunk * chunk, dtype)
+    state_buffer, update_buffer = np.empty(most * width * size, dtype), np.empty(most * width * size, dtype)
+    mask_buffer = np.empty(chunk * chunk, dtype)
     decays, from_start, to_end = np.empty((1, chunk), dtype), np.empty(chunk, dtype), np.empty(chunk, dtype)
     tile_total = np.empty(most, dtype)
     scan_width = 1
@@ -215,7 +217,10 @@ def _walk(tasks, x, a, B, C, starts, stops, chunk, method, block, scan, state, t
     for task in range(len(tasks)):
         segment, group, first, last = tasks[task]
         heads = last - first
-        own = state[segment, first * width : last * width]  # [heads * P, N]
+        own = state_buffer[: heads * width * size].reshape(heads * width, size)
+        for row in range(heads * width):
+            for s in range(size):
+                own[row, s] = entering[segment, first * width + row, s] if outputs else dtype.type(0)
         update = update_buffer[: heads * width * size].reshape(heads * width, size)
         start, stop = starts[segment], stops[segment]
         for t in range(start, stop, chunk):
@@ -278,6 +283,25 @@ def _walk(tasks, x, a, B, C, starts, stops, chunk, method, block, scan, state, t
                     for row in range(k * width, (k + 1) * width):
                         for s in range(size):
                             own[row, s] = tile_total[k] * own[row, s] + update[row, s]
+        if leave:
+            for row in range(heads * width):
+                for s in range(size):
+                    leaving[segment, first * width + row, s] = own[row, s]
+
+
+@_jit
+def carry(order, local, total, state, sequence):
+    """Pass 2, in place: local states [R, h, P * N] become those that enter each segment, ``state`` the last ones.
+
+    ``order`` visits the segments of each sequence one after the other; ``state`` is [sequences, h, P * N].
+    """
+    for r in order:
+        for h in range(local.shape[1]):
+            decay = total[r, h]
+            for s in range(local.shape[2]):
+                before = state[sequence[r], h, s]
+                state[sequence[r], h, s] = decay * before + local[r, h, s]
+                local[r, h, s] = before
 
 
 @cache
@@ -286,33 +310,38 @@ def _controller() -> ThreadpoolController:
 
 
 def forward(
-    x: NDArray, a: NDArray, B: NDArray, C: NDArray | None, state: NDArray, starts: NDArray, stops: NDArray, *,
+    x: NDArray, a: NDArray, B: NDArray, C: NDArray | None, entering: NDArray | None, starts: NDArray, stops: NDArray, *,
     chunk: int, method: str, block: int, form: str, scan: str, threads: int, leave: bool,
-) -> tuple[NDArray | None, NDArray]:  # fmt: skip
-    """Walk every segment: outputs where C is given, states in place.
+) -> tuple[NDArray, NDArray, NDArray]:  # fmt: skip
+    """Walk every segment: with C and the entering states to its outputs, without them from zero to its own state.
 
     Parameters
     ----------
     x, a, B, C : arrays, shape [tokens, h, P], [tokens, h], [tokens, g, N], [tokens, g, N]
-        One dtype, contiguous. Without C (pass 1) no outputs are made.
-    state : array, shape [R, h, P, N]
-        State entering each segment; overwritten by the one that leaves it (if ``leave``, else unspecified).
+        One dtype, contiguous.
+    entering : array, shape [R, h, P, N]
+        State entering each segment; left as it is.
     starts, stops : int arrays, shape [R]
         Token ranges of the segments.
     chunk, method, block, form, scan
         Compute tile and the options of the mask.
     threads : int
         Workers run in so many threads, each with a single-threaded BLAS.
+    leave : bool
+        Bring the states to the end of their segments and keep them.
 
     Returns
     -------
-    y : array, shape [tokens, h, P], or None without C
+    y : array, shape [tokens, h, P] (x itself without C)
+    leaving : array, shape [R, h, P, N] (unspecified without ``leave``)
     total : array, shape [R, h]
-        Decay over each segment (if ``leave``).
+        Decay over each segment (likewise).
     """
     heads, groups, width, size = x.shape[1], B.shape[1], x.shape[2], B.shape[2]
-    y = np.empty_like(x) if C is not None else None
+    y = x if C is None else np.empty_like(x)
     total = np.ones((len(starts), heads), x.dtype)
+    leaving = np.empty((len(starts) if leave else 1, heads * width, size), x.dtype)
+    before = leaving if entering is None else entering.reshape(len(starts), heads * width, size)
     code = {("hier", "product"): 0, ("hier", "log"): 1}.get((method, form))
     if code is None:
         code = {"direct": 2, "diff": 3, "diff_clamped": 4}[method]
@@ -330,11 +359,9 @@ def forward(
         dtype=np.int64,
     ).reshape(-1, 4)  # fmt: skip
 
-    states = state.reshape(len(starts), heads * width, size)
-
     def run(part: NDArray) -> None:
-        _walk(part, x, a, B, B if C is None else C, starts, stops, chunk, code, block, order, states, total,
-              x if y is None else y, y is not None, leave)  # fmt: skip
+        _walk(part, x, a, B, B if C is None else C, starts, stops, chunk, code, block, order, before, leaving, total,
+              y, C is not None, leave)  # fmt: skip
 
     with _controller().limit(limits=1, user_api="blas"):
         if threads == 1 or len(tasks) <= 1:
@@ -343,4 +370,4 @@ def forward(
             shares = [np.ascontiguousarray(tasks[k::threads]) for k in range(min(threads, len(tasks)))]
             with ThreadPoolExecutor(len(shares)) as pool:
                 list(pool.map(run, shares))
-    return y, total
+    return y, leaving.reshape(-1, heads, width, size), total

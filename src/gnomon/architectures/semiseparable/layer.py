@@ -317,8 +317,7 @@ class _Scan(torch.autograd.Function):
             return torch.empty_like(x), state.clone()
         final = None
         if parts.depth > 1:
-            local = x.new_zeros(len(parts), *state.shape[1:])
-            _, local, total = _pass(x, a, B, None, local, parts, options, leave=True)
+            _, local, total = _pass(x, a, B, None, None, parts, options, leave=True)
             entering, final = _carry(local, total, state, parts)
         else:
             entering = state[torch.from_numpy(parts.sequence).to(x.device)]
@@ -336,8 +335,19 @@ class _Scan(torch.autograd.Function):
 
 
 def _carry(local: Tensor, total: Tensor, state: Tensor, parts: Segments) -> tuple[Tensor, Tensor]:
-    """Pass 2: the recurrence over the segments of each sequence; states that enter them and those that leave all."""
-    entering, state = torch.empty_like(local), state.clone(memory_format=torch.contiguous_format)
+    """Pass 2: the recurrence over the segments of each sequence; the states that enter them, and the last ones.
+
+    ``local`` is overwritten.
+    """
+    state = state.detach().clone(memory_format=torch.contiguous_format)
+    if local.device.type == "cpu" and not torch.compiler.is_compiling():
+        from gnomon.architectures.semiseparable import compiled
+
+        entering, order = local.flatten(2).contiguous(), np.argsort(parts.rank, kind="stable")
+        arrays = (t.numpy() for t in (entering, total.contiguous(), state.flatten(2)))
+        compiled.carry(order, *arrays, parts.sequence)
+        return entering.view_as(local), state
+    entering = torch.empty_like(local)
     for rank in range(parts.depth):
         index = torch.from_numpy(np.flatnonzero(parts.rank == rank)).to(local.device)
         sequence = torch.from_numpy(parts.sequence[parts.rank == rank]).to(local.device)
@@ -347,40 +357,51 @@ def _carry(local: Tensor, total: Tensor, state: Tensor, parts: Segments) -> tupl
 
 
 def _pass(
-    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, state: Tensor, parts: Segments, options: Options, leave: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Walk all segments: y (x itself without C), the states that leave them, their total decays (both if ``leave``)."""
+    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, entering: Tensor | None, parts: Segments, options: Options,
+    leave: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Walk all segments, from the states that enter them to y, or without C from zero to their own states.
+
+    Returns y (x itself without C), the states that leave, and the total decays (both only if ``leave``).
+    """
     if options.backend == "triton":
         from gnomon.architectures.semiseparable import gpu
 
-        return gpu.forward(x, a, B, C, state, parts, chunk=options.chunk, block=options.block, leave=leave)
+        if entering is None:
+            entering = x.new_zeros(len(parts), *x.shape[1:], B.shape[2])
+        return gpu.forward(x, a, B, C, entering, parts, chunk=options.chunk, block=options.block, leave=leave)
     B, C = B.to(x.dtype), None if C is None else C.to(x.dtype)
-    return (_numba_pass if options.backend == "numba" else _torch_pass)(x, a, B, C, state, parts, options, leave)
+    return (_numba_pass if options.backend == "numba" else _torch_pass)(x, a, B, C, entering, parts, options, leave)
 
 
 def _numba_pass(
-    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, state: Tensor, parts: Segments, options: Options, leave: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, entering: Tensor | None, parts: Segments, options: Options,
+    leave: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     from gnomon.architectures.semiseparable import compiled
 
-    def array(t: Tensor) -> np.ndarray:
-        return t.detach().contiguous().numpy()
-
-    state = state.detach().clone(memory_format=torch.contiguous_format)
-    y, total = compiled.forward(
-        array(x), array(a), array(B), None if C is None else array(C), state.numpy(), parts.start, parts.stop,
-        chunk=options.chunk, method=options.method, block=options.block, form=options.form, scan=options.scan,
+    found = compiled.forward(
+        _array(x), _array(a), _array(B), _array(C), _array(entering), parts.start, parts.stop, chunk=options.chunk,
+        method=options.method, block=options.block, form=options.form, scan=options.scan,
         threads=torch.get_num_threads(), leave=leave,
     )  # fmt: skip
-    return x if C is None else torch.from_numpy(y), state, torch.from_numpy(total)
+    y, leaving, total = map(torch.from_numpy, found)
+    return y, leaving, total
+
+
+def _array(t: Tensor | None) -> Any:
+    return None if t is None else t.detach().contiguous().numpy()
 
 
 def _torch_pass(
-    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, state: Tensor, parts: Segments, options: Options, leave: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, a: Tensor, B: Tensor, C: Tensor | None, entering: Tensor | None, parts: Segments, options: Options,
+    leave: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     tiles = _Tiles(x, a, B, parts, options)
     Cs = None if C is None else tiles.arrange(C)
-    state, total = tiles.grouped(state), x.new_ones(len(parts), tiles.groups, x.shape[1] // tiles.groups)
+    if entering is None:
+        entering = x.new_zeros(len(parts), *x.shape[1:], B.shape[2])
+    state, total = tiles.grouped(entering), x.new_ones(len(parts), tiles.groups, x.shape[1] // tiles.groups)
     outputs = []
     for t in range(tiles.count):
         from_start, to_end, tile_total = tiles.decays(t)
