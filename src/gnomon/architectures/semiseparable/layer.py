@@ -344,8 +344,7 @@ def _carry(local: Tensor, total: Tensor, state: Tensor, parts: Segments) -> tupl
         from gnomon.architectures.semiseparable import compiled
 
         entering, order = local.flatten(2).contiguous(), np.argsort(parts.rank, kind="stable")
-        arrays = (t.numpy() for t in (entering, total.contiguous(), state.flatten(2)))
-        compiled.carry(order, *arrays, parts.sequence)
+        compiled.carry(order, _array(entering), _array(total), _array(state.flatten(2)), parts.sequence)
         return entering.view_as(local), state
     entering = torch.empty_like(local)
     for rank in range(parts.depth):
