@@ -48,8 +48,6 @@ def test_the_tail_from_any_layer_reproduces_the_dense_model(model, entrance: int
     scores = score(model, final_states(part, dense_states(model)[entrance], IDS), IDS)
     assert abs(float(scores.nll.mean() - expected.mean())) < 1e-5
     assert torch.allclose(scores.nll, expected, atol=1e-4)
-    later = score(model, final_states(part, dense_states(model)[entrance], IDS), IDS, first=5)
-    assert torch.allclose(later.nll, scores.nll[:, 4:])
     with torch.no_grad():
         assert torch.equal(scores.top, model(IDS).logits[:, :-1].argmax(-1))
 

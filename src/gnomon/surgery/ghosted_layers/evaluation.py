@@ -32,7 +32,7 @@ class Tail(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Per scored position, shape (N, T - first): negative log-likelihood in nats, and the most likely token."""
+    """Per predicted token, shape (N, T - 1): negative log-likelihood in nats, and the most likely token."""
 
     nll: Tensor
     top: Tensor
@@ -63,9 +63,9 @@ def final_states(part: Tail, states: Tensor, ids: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-def score(model: PreTrainedModel, hidden: Tensor, ids: Tensor, first: int = 1) -> Scores:
-    """Score the tokens of each row from position ``first`` on, from the states after the final norm (N, T, C)."""
-    flat, target = hidden[:, first - 1 : -1].flatten(0, 1), ids[:, first:].flatten().to(hidden.device)
+def score(model: PreTrainedModel, hidden: Tensor, ids: Tensor) -> Scores:
+    """Score every token but the first of each row, from the states after the final norm (N, T, C)."""
+    flat, target = hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten().to(hidden.device)
     nll, top = [], []
     with torch.no_grad():
         for h, t in zip(torch.split(flat, HEAD_ROWS), torch.split(target, HEAD_ROWS), strict=True):
@@ -75,12 +75,13 @@ def score(model: PreTrainedModel, hidden: Tensor, ids: Tensor, first: int = 1) -
             total = logits.sub_(highest[:, None]).exp_().sum(-1)  # in place: no second array of positions x vocabulary
             nll.append(highest + total.log() - own)
             top.append(best)
-    shape = (len(ids), ids.shape[1] - first)
+    shape = (len(ids), ids.shape[1] - 1)
     return Scores(torch.cat(nll).view(shape).cpu(), torch.cat(top).view(shape).cpu())
 
 
 def divergence(model: PreTrainedModel, dense: Tensor, hidden: Tensor) -> Tensor:
     """KL(dense || short) in nats at each position, from the two models' states after the final norm (..., C)."""
     with torch.no_grad():
-        p, q = (models.head_logits(model, h).float().log_softmax(-1) for h in (dense, hidden))
-        return (p.exp() * (p - q)).sum(-1)
+        rows = (h.reshape(-1, h.shape[-1]) for h in (dense, hidden))  # one matrix product, not one per window
+        p, q = (models.head_logits(model, h).float().log_softmax(-1) for h in rows)
+        return (p.exp() * (p - q)).sum(-1).view(dense.shape[:-1])

@@ -201,10 +201,10 @@ def shorten(model: PreTrainedModel, removed: Iterable[int], operators: Mapping[i
 def _copied(model: PreTrainedModel, removed: list[int], share: bool) -> PreTrainedModel:
     """A copy that spends no memory on the blocks that go, or on any tensor if they are shared."""
     blocks = models.structure(model).blocks
-    kept: list[Any] = [blocks[i] for i in removed]
+    as_they_are: list[Any] = [blocks[i] for i in removed]
     if share:
-        kept = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(item): item for item in kept})
+        as_they_are += [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(item): item for item in as_they_are})
 
 
 def _fold(linear: Any, matrix: Tensor) -> None:

@@ -29,7 +29,6 @@ SWEPT = {"smoke": "streamline-2", "paper": "streamline-7", "other": "streamline-
 SIZES = [1.25, 2, 4, 8, 16, 32]
 SMOKE_SIZES = [2, 8]
 PREFILL = 128  # tokens of a timed prompt
-CONTEXT = 16  # tokens at the start of a held-out window that are read but not scored
 KL_STRIDE = 8  # the divergence is taken at every eighth token: two softmaxes of the whole vocabulary
 
 
@@ -69,7 +68,7 @@ class Cuts(Experiment):
         ids = windows(articles(inputs.model)[CALIBRATION], inputs.window, 12, np.random.default_rng(260515491))
         return vars(layer_similarity(dense_model(inputs.model), _tensor(ids)))
 
-    @stage(version=2, inputs=("model", "window", "evaluation", "scale"), cell=())
+    @stage(version=3, inputs=("model", "window", "evaluation", "scale"), cell=())
     def held_out(self, inputs: Any, cell: Any, seed: int) -> dict[str, Any]:
         """The dense model on one window of each held-out article: its states where a tail enters, its predictions."""
         import torch
@@ -87,7 +86,7 @@ class Cuts(Experiment):
         states, written = ({k: torch.cat([f[i][k] for f in found]) for k in found[0][i]} for i in (0, 1))
         last = max(ends)
         final = final_states(Tail(shorten(model, range(last), keep="share"), last), states[last], ids)
-        dense = score(model, final, ids, CONTEXT)
+        dense = score(model, final, ids)
         return {"ids": ids, "states": states, "written": written, "final": final, "nll": dense.nll, "top": dense.top}
 
     def cuts(self, inputs: Any, cell: Any, seed: int | None) -> dict[str, Cut]:
@@ -164,10 +163,10 @@ def evaluate(
         else:
             part = tail(model, problem.cut.removed, *split(made))
             final = final_states(part, held["states"][part.entrance], ids)
-            nll, top = score(model, final, ids, CONTEXT)
-        columns |= {"nll": nll.mean(1), "top1": (top == ids[:, CONTEXT:]).float().mean(1),
+            nll, top = score(model, final, ids)
+        columns |= {"nll": nll.mean(1), "top1": (top == ids[:, 1:]).float().mean(1),
                     "agreement": (top == held["top"]).float().mean(1),
-                    "kl": divergence(model, held["final"][:, CONTEXT::KL_STRIDE], final[:, CONTEXT::KL_STRIDE]).mean(1)}  # fmt: skip
+                    "kl": divergence(model, held["final"][:, ::KL_STRIDE], final[:, ::KL_STRIDE]).mean(1)}  # fmt: skip
     if made is not None:
         columns["residual"], columns["residual_rest"] = _residuals(problem, made)
     for window in range(len(ids)):
