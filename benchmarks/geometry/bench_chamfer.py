@@ -186,6 +186,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/geometry/chamfer.json")
     parser.add_argument("--n", type=int, default=10_000, help="rows of each set")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[12_500, 25_000, 50_000, 100_000], help="rows at D = 64"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument(
@@ -248,7 +251,7 @@ def main():
         other, _ = timed(function, small, D, 1)
         show(f"Frechet distance: {name}, n={small}", other, "s", other / base_s)
 
-    sizes = [1250, 2500, 5000] if given.quick else [12_500, 25_000, 50_000, 100_000]
+    sizes = [size // 10 for size in given.sizes] if given.quick else given.sizes
     times = []
     for size in sizes:
         s, mb = timed(ours_chamfer, size, 64, 1)
