@@ -821,20 +821,23 @@ def test_example_of_the_page():
     assert "true 2.00" in out.getvalue()
 
 
-def test_memory_is_one_block(tmp_path):
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
+def test_memory_is_one_block():
     """20,000 rows of 64: nothing of the size of the 15,000 x 5,000 distances (600 MB in double precision) is made."""
     code = """
-import resource, numpy as np, warnings
+import re, numpy as np, warnings
 warnings.simplefilter("ignore")
 from gnomon.geometry import SamplingError
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
 X = np.random.default_rng(0).normal(size=(20_000, 64)).astype(np.float32)
 SamplingError().fit(X[:200])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 SamplingError().fit(X)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print(peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 300
+    assert 10 < float(done.stdout) < 300  # a block is 64 MB
 
 
 def test_scipy_gamma_form_is_a_power_of_n():
