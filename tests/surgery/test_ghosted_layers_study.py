@@ -91,14 +91,14 @@ def test_held_out_residuals_are_those_of_the_statistics(model) -> None:
         made = problem.made_by({**MAIN, **CLASSES}[name])
         rows = list(evaluate(problem, made, language=False))
         operator = made[2, 4]
-        assert np.mean([r["residual"] for r in rows]) == pytest.approx(stats[2, 4].residual(*operator), rel=1e-5)
+        assert np.mean([r["residual"] for r in rows]) == pytest.approx(stats[2, 4].residual(*operator), rel=1e-4)
         rest = stats[2, 4].residual(*operator, first=False)
-        assert np.mean([r["residual_rest"] for r in rows]) == pytest.approx(rest, rel=1e-5)
+        assert np.mean([r["residual_rest"] for r in rows]) == pytest.approx(rest, rel=1e-4)
     folded = problem.made_by(Recipe("replaceme"))
     rows = list(evaluate(problem, folded, language=False))
     change = folded[2, 4] - torch.eye(64, dtype=torch.float64)
     mlp = stats[2, 4].mlp
-    assert np.mean([r["residual"] for r in rows]) == pytest.approx(mlp.residual(change) / mlp.y_square, rel=1e-5)
+    assert np.mean([r["residual"] for r in rows]) == pytest.approx(mlp.residual(change) / mlp.y_square, rel=1e-4)
 
 
 # --- the smoke scale ---------------------------------------------------------------------------------------------------

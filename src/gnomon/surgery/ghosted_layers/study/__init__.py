@@ -87,7 +87,7 @@ class GhostedLayersStudy(study.Study):
         "One operator per run of adjacent removed blocks; the official code fits one per removed block where they are not "
         "contiguous (per='layer' here).",
         "The blocks to remove are chosen once, on 12 windows of their own, so that a cut is the same for every seed.",
-        "64 held-out tokens of each of 33 articles per seed, so that claims generalise over articles and a check "
+        "48 held-out tokens of each of 33 articles per seed, so that claims generalise over articles and a check "
         "takes minutes; 128 tokens at the extended scale.",
         "LinearPatch takes the ratio of overall means at every boundary, as the official code does for more than one.",
         "Accuracy is next-token accuracy and agreement with the dense model, and BLiMP at the extended scale, not the nine "
@@ -150,7 +150,7 @@ class GhostedLayersStudy(study.Study):
         model: Model = Field(models.EMBEDDED, description="embedded:smollm2, a local folder, a hub name, or 'random'")
         window: int = Field(256, ge=8, description="tokens in a calibration window")
         calibration: int = Field(6144, ge=8, description="calibration tokens of a seed")
-        evaluation: int = Field(64, ge=8, description="held-out tokens of each article and seed")
+        evaluation: int = Field(48, ge=8, description="held-out tokens of each article and seed")
         scales = {
             "smoke": {"model": "random", "window": 32, "calibration": 1024, "evaluation": 24, "seeds": 2,
                       "Recovery": {"cells": CUTS["smoke"]}, "Optimality": {"cells": CUTS["smoke"]},
