@@ -1,16 +1,16 @@
-from . import (
-    activations,
-    architectures,
-    cache,
-    catalog,
-    datasets,
-    linalg,
-    models,
-    sampling,
-    stats,
-    study,
-    surgery,
-)
-from ._front import check, records
+from . import activations as activations
+from . import architectures as architectures
+from . import cache as cache
+from . import catalog as catalog
+from . import datasets as datasets
+from . import geometry as geometry
+from . import linalg as linalg
+from . import models as models
+from . import sampling as sampling
+from . import stats as stats
+from . import study as study
+from . import surgery as surgery
+from ._front import check as check
+from ._front import records as records
 
 __version__: str

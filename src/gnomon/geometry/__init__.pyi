@@ -1,4 +1,13 @@
 from . import neighbors as neighbors
+from .burst_factors import BurstFactorAnalysis as BurstFactorAnalysis
+from .burst_factors import BurstTest as BurstTest
+from .burst_factors import burst_code_report as burst_code_report
+from .burst_factors import burst_test as burst_test
+from .burst_factors import parse_bursts as parse_bursts
+from .burst_factors import read_spikes as read_spikes
+from .burst_factors import simulate_bursts as simulate_bursts
+from .burst_factors import simulate_mechanism as simulate_mechanism
+from .burst_factors import simulate_rate_code as simulate_rate_code
 from .chamfer import BallInflation as BallInflation
 from .chamfer import ChamferMetric as ChamferMetric
 from .chamfer import ChamferReport as ChamferReport
@@ -29,12 +38,3 @@ from .ot_sampling import SampleSize as SampleSize
 from .ot_sampling import SamplingError as SamplingError
 from .ot_sampling import required_samples as required_samples
 from .ot_sampling import sampling_error as sampling_error
-from .burst_factors import BurstFactorAnalysis as BurstFactorAnalysis
-from .burst_factors import BurstTest as BurstTest
-from .burst_factors import burst_code_report as burst_code_report
-from .burst_factors import burst_test as burst_test
-from .burst_factors import parse_bursts as parse_bursts
-from .burst_factors import read_spikes as read_spikes
-from .burst_factors import simulate_bursts as simulate_bursts
-from .burst_factors import simulate_mechanism as simulate_mechanism
-from .burst_factors import simulate_rate_code as simulate_rate_code

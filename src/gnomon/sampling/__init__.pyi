@@ -1,9 +1,3 @@
-from .spacer import SpaceR as SpaceR
-from .spacer import spacer_estimate as spacer_estimate
-from .spacer import spacer_partitioned as spacer_partitioned
-from .two_level_softmax import TwoLevelSoftmax as TwoLevelSoftmax
-from .two_level_softmax import sampled_softmax_loss as sampled_softmax_loss
-from .two_level_softmax import two_level_logits as two_level_logits
 from .geosprint import GeoSprint as GeoSprint
 from .geosprint import NoiseSchedule as NoiseSchedule
 from .geosprint import ProfileStream as ProfileStream
@@ -12,3 +6,9 @@ from .geosprint import dpm_solver_pp as dpm_solver_pp
 from .geosprint import hyperplanarity_profile as hyperplanarity_profile
 from .geosprint import trajectory_projection_score as trajectory_projection_score
 from .geosprint import trajectory_report as trajectory_report
+from .spacer import SpaceR as SpaceR
+from .spacer import spacer_estimate as spacer_estimate
+from .spacer import spacer_partitioned as spacer_partitioned
+from .two_level_softmax import TwoLevelSoftmax as TwoLevelSoftmax
+from .two_level_softmax import sampled_softmax_loss as sampled_softmax_loss
+from .two_level_softmax import two_level_logits as two_level_logits
