@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gnomon import __version__, catalog
 from gnomon.catalog import System
@@ -278,14 +279,16 @@ def _plain(value: Any) -> Any:
 
 
 def _frame(frame: pd.DataFrame) -> Table:
-    table = Table(*(str(c) for c in frame.columns))
+    table = Table(*(_escape(str(c)) for c in frame.columns))
     for row in frame.itertuples(index=False):
-        table.add_row(*(_number(v) for v in row))
+        table.add_row(*(_cell(v) for v in row))
     return table
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cell(value: Any) -> Text:
+    """Text as it is: neither markup nor what a terminal would obey, since it may come from a person's file."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return Text("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
 
 
 def _show_check(outcome: Check, as_json: bool) -> None:
