@@ -8,6 +8,7 @@ import math
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,6 +105,19 @@ def test_text_and_bytes_count_as_their_integers_would_when_everything_fits():
     assert isinstance(table.top(1)[0][0], str)
 
 
+@pytest.mark.parametrize(
+    "texts", [["a", "a\0", "a\0b", ""], ["\ud800", "'\\ud800'"], ["é", "e", "\udc80"], [b"a", b"a\0"]]
+)
+def test_texts_that_differ_are_different_items(texts):
+    """Text from a binary file has NULs, and C strings end there."""
+    many, one = SpaceR(9, random_state=0), SpaceR(9, random_state=0)
+    many.update_many(texts * 2)
+    for text in texts * 2:
+        one.update(text)
+    assert many.top() == one.top() == [(text, 2) for text in sorted(texts)]
+    assert many.to_bytes() == one.to_bytes()
+
+
 def test_names_of_text_items_survive_many_evictions():
     stream = [f"w{i}" for i in zipf(20_000, 3000).tolist()]
     table = SpaceR(50, random_state=0)
@@ -158,13 +172,14 @@ def test_one_entry_waits_geometrically_and_is_unbiased_for_every_length():
     assert abs(estimates.mean() - length) < 4 * estimates.std() / math.sqrt(seeds)
 
 
-@given(streams, st.integers(1, 6), st.sampled_from(RULES[:3]), st.integers(0, 3))
+@given(weighted, st.integers(1, 6), st.sampled_from(RULES[:3]), st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
 def test_invariants_after_every_update(stream, k, rule, seed):
-    table, truth, least = SpaceR(k, rule, seed), collections.Counter(), 0
-    for n, item in enumerate(stream, 1):
-        table.update(item)
-        truth[item] += 1
+    table, truth, n, least = SpaceR(k, rule, seed), collections.Counter(), 0, 0
+    for item, weight in stream:
+        table.update(item, weight)
+        truth[item] += weight
+        n += weight
         found = entries(table)
         assert len(table) == len(found) <= k
         assert table.min_count_ >= least
@@ -190,6 +205,29 @@ def test_unbiased_rules_are_unbiased_for_every_item(rule):
         found[seed] = table.estimate_many(np.arange(30))
     error = found.std(0) / math.sqrt(5000)
     assert (np.abs(found.mean(0) - truth) <= 4.5 * error).all()
+
+
+def test_unbiased_rule_is_unbiased_with_weights():
+    stream = zipf(60, 12, a=0.8)
+    weights = np.random.default_rng(3).integers(1, 7, 60)
+    truth = np.bincount(stream, weights, 12)
+    found = np.empty((3000, 12))
+    for seed in range(3000):
+        table = SpaceR(4, "unbiased", seed)
+        table.update_many(stream, weights)
+        found[seed] = table.estimate_many(np.arange(12))
+    assert (np.abs(found.mean(0) - truth) <= 4.5 * found.std(0) / math.sqrt(3000)).all()
+
+
+def test_inverse_loses_the_mass_of_what_it_evicts():
+    """It is too low overall: the counts sum to about 0.6 N on 30 items with k = 6."""
+    stream = zipf(300, 30, a=0.8)
+    sums = []
+    for seed in range(400):
+        table = SpaceR(6, random_state=seed)
+        table.update_many(stream)
+        sums.append(table.items()[1].sum() / 300)
+    assert 0.4 < np.mean(sums) < 0.8
 
 
 def test_inverse_gains_w_in_expectation_at_every_arrival():
@@ -299,6 +337,22 @@ def test_integer_coins_are_fair_where_floats_would_not_be():
         table.update(3, 2)
 
 
+def test_a_light_newcomer_hardly_ever_replaces_a_heavy_item():
+    """The number of misses to skip, near m = 2^61 on average, may exceed an int64."""
+    for seed in range(500):
+        table = SpaceR(1, random_state=seed)
+        table.update(1, 2**61)
+        table.update_many([2, 2, 2])
+        assert table.top() == [(1, 2**61)]
+
+
+def test_a_table_at_the_limit_of_its_weights_is_still_bytes():
+    table = SpaceR(1, random_state=0)
+    table.update(1, 2**62)
+    table.update(1)
+    assert SpaceR.from_bytes(table.to_bytes()).top() == table.top()
+
+
 def test_std_is_the_spread_of_what_was_missed():
     table = SpaceR(1, random_state=0)
     table.update_many([1] * 5 + [2] * 500)
@@ -346,6 +400,19 @@ def test_one_call():
     assert spacer_estimate(iter(stream.tolist()), 40, range(300), random_state=4).tolist() == found.tolist()
 
 
+def test_streams_are_read_in_blocks_by_place_whatever_holds_them():
+    stream = zipf(70_000, 30)
+    truth = np.bincount(stream, minlength=30).tolist()
+    timed = pd.Series(stream, index=np.arange(70_000) * 10.0)  # slicing it by numbers would go by time
+    for kept in (stream, stream.tolist(), collections.deque(stream.tolist()), timed, (i for i in stream.tolist())):
+        assert spacer_estimate(kept, 30, range(30)).tolist() == truth
+    for wrong in ("text", None, 5):
+        with pytest.raises(TypeError, match=f"items: got one {type(wrong).__name__}; expected a sequence"):
+            spacer_estimate(wrong, 3, [1])
+        with pytest.raises(TypeError, match="expected a sequence"):
+            SpaceR(3).update_many(wrong)
+
+
 # --- merging ---------------------------------------------------------------------------------------------------------
 
 parts = st.tuples(streams, streams, st.integers(1, 6), st.sampled_from(RULES[:3]))
@@ -383,6 +450,23 @@ def test_merging_disjoint_tables_that_fit_is_exact():
     left, right = pair([1, 1, 2], [3, 4, 4, 4], 5, "inverse")
     assert left.merge(right).top() == [(4, 3), (1, 2), (2, 1), (3, 1)]
     assert left.merge(right, reduce="unbiased").top() == left.merge(right).top()
+
+
+def test_merging_leaves_the_generator_of_its_owner_alone():
+    rng = np.random.default_rng(0)
+    table = SpaceR(3, random_state=rng)
+    before = rng.bit_generator.state
+    table.merge(SpaceR(3, random_state=1))
+    assert rng.bit_generator.state == before
+
+
+def test_partitions_that_cannot_be_merged_are_not_read():
+    def read():
+        raise AssertionError("read")
+
+    for options in ({"admission": "hold"}, {"reduce": "some"}, {"capacity": 0}, {"random_state": "x"}):
+        with pytest.raises(ValueError, match=r"hold|reduce|capacity|random_state"):
+            spacer_partitioned([read, read], **{"capacity": 3, **options})
 
 
 def test_merging_unbiased_tables_stays_unbiased():
@@ -500,7 +584,7 @@ def test_memory_is_64_bytes_an_entry_and_flat_in_the_stream():
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 2.5, "7", None, True])
+@pytest.mark.parametrize("capacity", [0, -1, 2.5, "7", None, True, 2**31 - 1])
 def test_capacity_is_a_positive_integer(capacity):
     with pytest.raises(ValueError, match=f"capacity: got {capacity!r}"):
         SpaceR(capacity)

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,6 +33,7 @@ from gnomon.sampling.spacer.baselines import (
 )
 from gnomon.sampling.spacer.lines import read_items
 from gnomon.sampling.spacer.streams import ORDERS, Stream, arranged, encode, errors, zipf
+from gnomon.study.protocol import Cell
 from gnomon.study.runner import Running
 
 SMALL = arranged(zipf(2000, 1.0), "shuffled", np.random.default_rng(0))
@@ -251,6 +253,9 @@ def test_unreadable_files_name_themselves(tmp_path):
             items_of(tmp_path / name)
     with pytest.raises(ValueError, match="absent cannot be read: No such file"):
         items_of(tmp_path / "absent")
+    (tmp_path / "open.csv").write_text('a,b\nc,"' + "x\n" * 70_000)
+    with pytest.raises(ValueError, match=r"open.csv, line \d+: .*does a quote not end\?"):
+        items_of(tmp_path / "open.csv", 2, ",")
     for field, sep in ((0, None), (1, "ab"), (None, ",")):
         with pytest.raises(ValueError, match=r"field|sep"):
             items_of(tmp_path / "cut.gz", field, sep)
@@ -310,9 +315,35 @@ def test_the_documented_command_and_example_run(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "[('to', 5), ('be', 3)] 1 5\n"
 
 
+def test_items_are_shown_as_they_are(tmp_path, capsys):
+    """Neither as markup, nor as what a terminal obeys."""
+    path = tmp_path / "log"
+    path.write_bytes(b"[error] [/] x\n\x1b[31mred\n\xff\0a\n\xff\0b\n")
+    assert command("run", "spacer", "--input", str(path)) == 0
+    shown = capsys.readouterr().out
+    for item in ("[error] [/] x", "\\x1b[31mred", "\\udcff\\x00a", "\\udcff\\x00b"):
+        assert item in shown
+    assert "\x1b" not in shown
+
+
+def test_an_empty_file_and_a_pipe_are_streams(tmp_path, capsys):
+    (tmp_path / "empty").write_text("")
+    assert command("run", "spacer", "--input", str(tmp_path / "empty"), "--beside", "--save", str(tmp_path / "kept"),
+                   "--figure", str(tmp_path / "f.svg")) == 0  # fmt: skip
+    assert "0 items read" in capsys.readouterr().out
+    assert (tmp_path / "kept" / "items.csv").read_text() == "item,estimate,at least,std,share\n"
+    reading, writing = os.pipe()
+    os.write(writing, b"x\ny\nx\n")
+    os.close(writing)
+    assert command("run", "spacer", "--input", f"/dev/fd/{reading}") == 0
+    os.close(reading)
+    assert "3 items read" in capsys.readouterr().out
+
+
 def test_mistakes_are_one_line_and_leave_nothing(log, tmp_path, capsys):
     path, _ = log
     for words in (["--input", "absent.log"], ["--input", str(path), "--field", "9"], ["--input", str(path), "--capacity", "0"],
+                  ["--input", str(path), "--capacity", str(10**13)], ["--input", str(tmp_path)],
                   ["--input", str(path), "--sep", ","], ["--input", str(path), "--field", "0"]):  # fmt: skip
         assert command("run", "spacer", *words, "--save", str(tmp_path / "kept")) == 2
         said = capsys.readouterr()
@@ -340,8 +371,6 @@ def test_smoke_check_runs_end_to_end_and_again_the_same(tmp_path, monkeypatch):
 
     study = catalog.find("spacer").study()
     experiment = study.experiments[0]()
-    from gnomon.study.protocol import Cell
-
     inputs = study.Inputs.at("smoke")
     cell = Cell({"source": "Zipf 1, n = 2000", "order": "shuffled"}, 0)
     problem = experiment.prepare(inputs, cell, np.random.default_rng(0))
@@ -358,6 +387,13 @@ def test_a_stream_of_ones_own_is_judged_alone(tmp_path):
     check = gnomon.check("spacer", scale="smoke", stream=path, seeds=1, running=Running(jobs=1, results=tmp_path / "r"))
     assert set(check.tables["Accuracy"]["source"]) == {"file"}
     assert check.tables["Accuracy"]["main"].any()
+    study = catalog.find("spacer").study()
+    path.write_text("a\na\0\nb\n")
+    ids = study.experiments[0]().encoded(study.Inputs.at("smoke", stream=path), Cell({"source": "file"}, None))
+    assert ids.tolist() == [0, 1, 2]
+    path.write_text("a\nb\n")
+    with pytest.raises(ValueError, match="--stream: it has 2 distinct items"):
+        gnomon.check("spacer", scale="smoke", stream=path, seeds=1, running=Running(jobs=1, results=tmp_path / "r"))
     with pytest.raises(ValueError, match="text file that exists"):
         catalog.find("spacer").study().Inputs.at("smoke", stream="absent")
     with pytest.raises(ValueError, match="--stream: this scale reads a stream of yours"):

@@ -56,7 +56,7 @@ def failures(p: float, rng: np.ndarray) -> int:
     """How many tosses fail before one succeeds with probability p: geometric, by inversion; 0 where p = 1."""
     if p >= 1.0:
         return 0
-    return np.int64(math.log(uniform(rng)) / math.log1p(-p))
+    return np.int64(min(math.log(uniform(rng)) / math.log1p(-p), 2.0**62))  # more would not fit in an int64
 
 
 @njit(cache=True, nogil=True)

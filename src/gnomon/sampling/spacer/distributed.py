@@ -44,6 +44,11 @@ def spacer_partitioned(
     SpaceR
         Of the whole stream. Without partitions, an empty table.
 
+    Raises
+    ------
+    ValueError, TypeError
+        As :class:`SpaceR` and :meth:`SpaceR.merge`, before any partition is read where that can be known.
+
     Examples
     --------
     On a Dask cluster (``client = distributed.Client(...)``), and on Ray after ``ray.util.joblib.register_ray()``::
@@ -51,8 +56,9 @@ def spacer_partitioned(
         with joblib.parallel_config(backend="dask"):  # or "ray"
             table = spacer_partitioned([functools.partial(read, path) for path in paths], capacity=4096)
     """
-    seeds = np.random.SeedSequence(random_state).spawn(len(partitions))
     empty = SpaceR(capacity, admission, random_state)
+    empty.merge(empty, reduce)  # what cannot merge should say so before the work, not after it
+    seeds = np.random.SeedSequence(random_state).spawn(len(partitions))
     tables = joblib.Parallel(n_jobs=n_jobs)(
         joblib.delayed(_summary)(part, capacity, admission, seed) for part, seed in zip(partitions, seeds, strict=True)
     )

@@ -30,6 +30,7 @@ KEY, COUNT, OFFSET, COPY = 0, 1, 2, 3  # rows of table
 SIZE, SKIP, THINNED = 0, 1, 2  # of state
 SALT = 1  # of rng
 INVERSE, ALWAYS, UNBIASED, HOLD = 0, 1, 2, 3  # admission rules
+MOST = 2**31 - 2  # entries: slots are int32, and ``hold`` needs one more
 ONE = np.uint64(1)
 
 

@@ -73,14 +73,13 @@ def keys_of(items: Iterable[Any]) -> tuple[str | None, np.ndarray, Texts | None]
             return kind, array.astype(np.int64), None
         except OverflowError:
             return kind, np.array([key_of(item)[1] for item in array]), None  # raises, and names the item
-    codes, distinct = pd.factorize(array)
-    hashes = _hashes(distinct)
-    return kind, hashes[codes], (hashes, distinct)
+    hashes = _hashes(array)
+    first = ~pd.Series(hashes).duplicated().to_numpy()  # pandas tells texts apart only as far as their first NUL
+    return kind, hashes, (hashes[first], array[first])
 
 
 def _array(items: Any) -> np.ndarray:
-    if isinstance(items, str | bytes):
-        raise TypeError(f"items: got one {type(items).__name__}; expected a sequence of items")
+    _some(items)
     if not hasattr(items, "__array__"):
         given = list(items)
         items = np.empty(len(given), object)  # np.array([1, "a"]) would turn the number into text without a word
@@ -89,6 +88,11 @@ def _array(items: Any) -> np.ndarray:
     if array.ndim != 1:
         raise ValueError(f"items: got an array of shape {array.shape}; expected one dimension")
     return array
+
+
+def _some(items: Any) -> None:
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise TypeError(f"items: got one {type(items).__name__}; expected a sequence of items")
 
 
 def _one_kind(array: np.ndarray) -> str:
@@ -104,9 +108,11 @@ def _one_kind(array: np.ndarray) -> str:
 
 def blocks(items: Any, size: int = 1 << 16) -> Iterator[Any]:
     """A stream in blocks: slices of an array or list, or what an iterator yields, ``size`` at a time."""
-    if hasattr(items, "__getitem__") and hasattr(items, "__len__"):
+    _some(items)
+    if hasattr(items, "__array__") or isinstance(items, list | tuple | range):
+        by_place = getattr(items, "iloc", items)  # pandas slices by label where labels are floats
         for start in range(0, len(items), size):
-            yield items[start : start + size]
+            yield by_place[start : start + size]
         return
     block = []
     for item in items:

@@ -37,8 +37,8 @@ def read_items(
     Raises
     ------
     ValueError
-        When there is no such file, it is cut short or not of the kind that its name says, or a line has no such field;
-        the message names the file and the line.
+        When there is no such file, it is cut short or not of the kind that its name says, a line has no such field, or
+        a quote does not end; the message names the file and the line.
     """
     if field is not None and field < 1:
         raise ValueError(f"field: got {field}; expected 1 or more")
@@ -71,9 +71,12 @@ def _opened(source: str | Path) -> Iterator[IO[str]]:
 
 def _fields(file: Iterable[str], field: int, sep: str | None, name: str) -> Iterator[str]:
     reader: Any = csv.reader(file, delimiter=sep) if sep else (line.split() for line in file)
-    for number, fields in enumerate(reader, 1):
-        if len(fields) >= field:
-            yield fields[field - 1]
-        elif fields:
-            line = reader.line_num if sep else number
-            raise ValueError(f"{name}, line {line}: field {field} was asked for, but it has {len(fields)}")
+    try:
+        for number, fields in enumerate(reader, 1):
+            if len(fields) >= field:
+                yield fields[field - 1]
+            elif fields:
+                line = reader.line_num if sep else number
+                raise ValueError(f"{name}, line {line}: field {field} was asked for, but it has {len(fields)}")
+    except csv.Error as error:
+        raise ValueError(f"{name}, line {reader.line_num}: {error}; does a quote not end?") from None

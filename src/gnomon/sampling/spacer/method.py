@@ -37,7 +37,7 @@ class SpaceR:
     Parameters
     ----------
     capacity : int
-        Number of entries k, 1 or more. A table takes 64 bytes an entry or less, beside text items.
+        Number of entries k, from 1 to 2^31 - 2. A table takes 64 bytes an entry or less, beside text items.
     admission : {"inverse", "always", "unbiased", "hold"}, default "inverse"
         ``"inverse"`` is SpaceR. ``"always"`` is Space Saving (Metwally et al. 2005). ``"unbiased"`` is Unbiased Space
         Saving (Ting 2018): the minimum always grows by w and changes its label with probability w / (m + w). ``"hold"``
@@ -60,8 +60,8 @@ class SpaceR:
     ``update`` called on each item in turn, and :class:`~gnomon.sampling.spacer.reference.NaiveSpaceR` says the same
     more slowly.
 
-    What is known of an estimate: ``count - lower <= offset``, and :math:`f \ge` ``lower``; there is no upper bound on
-    :math:`f`, since what was missed before admission and in earlier stays is lost. The sum of the counts of SpaceR is
+    What is known of an estimate: :math:`f \ge` ``lower`` = count - offset, so that it is at most ``offset`` too high;
+    there is no upper bound on :math:`f`, since what was missed before admission and in earlier stays is lost. The sum of the counts of SpaceR is
     at most N, so :math:`m \le N / k` and no estimate is more than the final :math:`m` too high. ``"unbiased"`` and
     ``"hold"`` are unbiased for every item; SpaceR is so at the moment of admission only, and too low overall, for
     evicted items read 0.
@@ -80,8 +80,8 @@ class SpaceR:
     """
 
     def __init__(self, capacity: int, admission: str = "inverse", random_state: Any = None):
-        if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
-            raise ValueError(f"capacity: got {capacity!r}; expected an integer of 1 or more")
+        if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or not 1 <= capacity <= kernel.MOST:
+            raise ValueError(f"capacity: got {capacity!r}; expected an integer of 1 or more, at most {kernel.MOST}")
         if admission not in ADMISSIONS:
             raise ValueError(f"admission: got {admission!r}; expected one of {', '.join(ADMISSIONS)}")
         self.capacity, self.admission, self.random_state = int(capacity), admission, random_state
@@ -202,7 +202,8 @@ class SpaceR:
         r"""Standard deviation of how many occurrences were missed before the item was admitted.
 
         For SpaceR :math:`\sqrt{m (m + 1)}` with m the smallest count at admission (taken as constant while the item
-        waited, and the item as never evicted before); 0 for items that found room. For ``"hold"``
+        waited, and the item as never evicted before); 0 for items that found room. In a merged table it is an upper
+        bound of the same, where both tables held the item. For ``"hold"``
         :math:`\sqrt{1 - p} / p`. NaN for items that are not in the table and for the two rules without such a law.
         """
         count, offset = self._entry(item)
@@ -310,7 +311,7 @@ class SpaceR:
         if self.n_seen_ + other.n_seen_ > LARGEST:
             raise ValueError("other: the sum of all weights would exceed 2^62")
         self._flush()
-        merged = SpaceR(self.capacity, self.admission, self.random_state)
+        merged = SpaceR(self.capacity, self.admission)
         merged._rng[:] = self._rng
         merged._take(self._kind or other._kind)
         merged._seen = self.n_seen_ + other.n_seen_
@@ -376,7 +377,7 @@ class SpaceR:
         items, counts, offsets = body["items"], np.array(body["counts"], np.int64), np.array(body["offsets"], np.int64)
         if body["kind"] == "bytes":
             items = [item.encode("latin-1") for item in items]
-        if len(items) > body["capacity"] or len(set(items)) < len(items) or not (0 <= body["n_seen"] <= LARGEST):
+        if len(items) > body["capacity"] or len(set(items)) < len(items) or not (0 <= body["n_seen"] < 2**63):
             raise ValueError("its entries do not fit it")
         if (offsets < 0).any() or (offsets >= counts).any() or body["skip"] < -1 or body["thinned"] < 0:
             raise ValueError("impossible counts")

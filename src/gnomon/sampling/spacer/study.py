@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from gnomon import study
+from gnomon.sampling.spacer import kernel
 from gnomon.sampling.spacer.baselines import (
     CountMin,
     CountSketch,
@@ -28,6 +29,7 @@ from gnomon.sampling.spacer.baselines import (
     perfect_oracle,
     two_pass_oracle,
 )
+from gnomon.sampling.spacer.keys import keys_of
 from gnomon.sampling.spacer.lines import read_items
 from gnomon.sampling.spacer.method import SpaceR
 from gnomon.sampling.spacer.streams import Stream, arranged, encode, errors, weighted_error, zipf
@@ -234,7 +236,8 @@ class Estimation(study.Experiment):
         if cell.source == "file":
             if inputs.stream is None:
                 return np.empty(0, np.int32)
-            return encode([item for block in read_items(inputs.stream, inputs.field, inputs.sep) for item in block])
+            blocks = read_items(inputs.stream, inputs.field, inputs.sep)
+            return encode(np.concatenate([np.empty(0, np.int64), *(keys_of(block)[1] for block in blocks)]))
         if cell.source == "Ta Feng":
             return encode(datasets.ta_feng()[: inputs.tokens])
         words = datasets.wikipedia_words()[: inputs.tokens]
@@ -263,6 +266,8 @@ class Estimation(study.Experiment):
         else:
             sizes = [(size, None) for size in self.sizes]
         sizes = [(size, p) for size, p in sizes if 10 * size <= stream.n]
+        if cell.source == "file" and not sizes:
+            raise ValueError(f"--stream: it has {stream.n} distinct items, too few to be of interest: 640 or more")
         return SimpleNamespace(source=cell.source, order=cell.order, flip=cell.get("flip", 0.0), stream=stream,
                                memory=sizes)  # fmt: skip
 
@@ -464,7 +469,7 @@ class SpaceRStudy(study.Study):
         sep: str | None = Field(
             None, description="what separates fields: one character, read as CSV; default white space"
         )
-        capacity: int = Field(4096, ge=1, description="entries of the table")
+        capacity: int = Field(4096, ge=1, le=kernel.MOST, description="entries of the table")
         admission: Literal["inverse", "always", "unbiased", "hold"] = Field("inverse", description="who is admitted")
         top: int = Field(20, ge=0, description="how many items to show")
         random_state: int = Field(0, ge=0, description="seed of the coins")
@@ -472,7 +477,8 @@ class SpaceRStudy(study.Study):
         @field_validator("input")
         @classmethod
         def _exists(cls, value: str) -> str:
-            if value != "-" and not Path(value).expanduser().is_file():
+            path = Path(value).expanduser()
+            if value != "-" and (path.is_dir() or not path.exists()):  # a pipe will do
                 raise ValueError("expected a text file that exists, or -")
             return value
 
@@ -675,7 +681,9 @@ print(table.top(2), table.estimate("not"), table.lower("to"))
         for rule, table in outcome.results.items():
             counts = [count for _, count in table.top()]
             axes.plot(range(1, len(counts) + 1), counts, label=rule)
-        axes.set(xscale="log", yscale="log", xlabel="rank", ylabel="estimated frequency")
+        axes.set(xlabel="rank", ylabel="estimated frequency")
+        if outcome.result.n_seen_:
+            axes.set(xscale="log", yscale="log")
         axes.legend(frameon=False)
         return figure
 
