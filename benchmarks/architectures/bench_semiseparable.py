@@ -149,6 +149,7 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     result = {
         "threads": threads,
+        "clock": options.clock,
         "torch": torch.__version__,
         "machine": platform.machine(),
         "peak_mb": peak,
