@@ -38,7 +38,8 @@ def test_study_says_what_it_is(system):
     assert study.command.startswith(f"gnomon run {system.slug}")
     assert {"smoke", "paper"} <= set(study.Inputs.scales)
     for scale in study.Inputs.scales:
-        assert study.Inputs.at(scale).scale == scale
+        if scale != "paper":  # which may ask for a person's own model
+            assert study.Inputs.at(scale).scale == scale
         known = {*study.Inputs.model_fields, *(e.__name__ for e in study.all_experiments())}
         assert set(study.Inputs.scales[scale]) <= known
 

@@ -88,7 +88,9 @@ def two_way(x: ArrayLike, level: float = 0.95) -> Interval:
         satterthwaite = combined**2 / (
             ms_seed**2 / (seeds - 1) + ms_item**2 / (items - 1) + ms_rest**2 / ((seeds - 1) * (items - 1))
         )
-    df = np.where(combined > larger, satterthwaite, np.where(ms_seed >= ms_item, seeds - 1, items - 1))
+    tie = np.isclose(ms_seed, ms_item, rtol=1e-9, atol=0.0)  # rounding must not choose between the factors
+    of_larger = np.where(tie, min(seeds, items) - 1, np.where(ms_seed > ms_item, seeds - 1, items - 1))
+    df = np.where(combined > larger * (1 + 1e-9), satterthwaite, of_larger)
     df = np.where(larger > 0, np.maximum(df, 1.0), min(seeds, items) - 1)
     return student(x.mean((-2, -1)), np.sqrt(np.maximum(combined, larger) / (seeds * items)), df, level)
 

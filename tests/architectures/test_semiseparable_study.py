@@ -106,6 +106,17 @@ def test_run_on_decays(invoke, tmp_path, capsys):
     assert "hier: 0.0%" in shown
 
 
+def test_the_command_and_the_example_of_the_docs(invoke, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.save("decays.npy", -np.random.default_rng(0).exponential(size=(4, 64)).astype(np.float32))
+    assert invoke(*SemiseparableStudy.command.split()[1:]) == 0
+    seen: dict = {}
+    exec(SemiseparableStudy.example, seen)
+    assert (seen["mask"] <= 1).all()
+    assert torch.isfinite(seen["y"]).all()
+    assert seen["y"].shape == (1, 512, 2, 64)
+
+
 def test_run_on_a_model_and_keep_it(folder, invoke, tmp_path, capsys):
     from transformers import Mamba2ForCausalLM
 

@@ -180,7 +180,8 @@ print(json.dumps([[v.id, v.verdict, v.effect] for v in outcome.verdicts]))
 def script(room, jobs=1, pause="0"):
     environment = {**os.environ, "TOY_PAUSE": pause, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", SCRIPT, str(room), str(jobs)], cwd=ROOT, env=environment,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # fmt: skip
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -201,6 +201,15 @@ def test_run_on_a_local_model_and_a_text_file(folder: Path, gnomon) -> None:
     assert "--force" in err
 
 
+def test_the_command_and_the_example_of_the_docs(folder: Path, gnomon) -> None:
+    asked = catalog.find("ghosted-layers").study()
+    code, _, err = gnomon(*asked.command.split()[3:])
+    assert code == 0, err
+    exec(asked.example, {})
+    for kept in ("short", "shorter"):
+        assert transformers.AutoModelForCausalLM.from_pretrained(folder / kept).config.num_hidden_layers == 4
+
+
 def test_run_beside_keeps_what_is_asked_for(folder: Path, gnomon) -> None:
     code, out, err = gnomon("--model", "model", "--n-remove", "2", "--criterion", "shortgpt", "--calibration", "text.txt",
                             "--beside", "--operator", "replaceme", "--save", "folded", "--json")  # fmt: skip

@@ -375,6 +375,27 @@ class SemiseparableStudy(study.Study):
 
     title = "Stable and fast 1-semiseparable masks, and split-sequence SSD"
     paper = "Split-sequence SSD with hierarchy-aware segment sums (NeurIPS 2026; only its abstract was available)"
+    bibtex = """@inproceedings{semiseparable2026,
+  title     = {Stable and Fast 1-Semiseparable Masks with Split-Sequence State Space Duality},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2026},
+  note      = {Only the abstract was available; authors and exact title to be completed from the proceedings}
+}"""
+    command = "gnomon run semiseparable --decays decays.npy"
+    example = """
+import torch
+
+from gnomon.architectures import segsum, segsum_report, ssd
+
+a = -torch.rand(4, 256) * 0.1  # log-decays, 4 chunks of 256 tokens
+a[:, 100] = -1e4  # a reset
+mask = segsum(a)  # (4, 256, 256), every entry in [0, 1]
+print(segsum_report(a))
+
+x, dt = torch.randn(1, 512, 2, 64), torch.rand(1, 512, 2)
+B, C = torch.randn(2, 1, 512, 1, 32)
+y = ssd(x, dt, -torch.ones(2), B, C, chunk_size=64)
+"""
     question = (
         "Does a mask built from products of numbers in [0, 1] stay right where the difference of prefix sums does not, "
         "and is the layer on it faster than the usual ones and than attention from one or two thousand tokens on?"

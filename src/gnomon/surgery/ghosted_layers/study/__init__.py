@@ -82,6 +82,20 @@ class GhostedLayersStudy(study.Study):
         "the removed blocks and D what they add. W = I + (X'X + e I)^-1 X'D, in float64 with e = 1e-6, is applied in float32 "
         "between the surviving neighbours. Restricted classes are solved from the same sums."
     )
+    command = "gnomon run ghosted-layers --model model --drop 2:4 --calibration text.txt --save short"
+    example = """
+from pathlib import Path
+
+from gnomon import models
+from gnomon.surgery import GhostedLayers
+
+lm = models.load("model")  # a folder in Hugging Face format, or models.EMBEDDED
+texts = Path("text.txt").read_text().split("\\n\\n")
+ghosted = GhostedLayers(layers="2:4")
+short = ghosted.fit_transform(lm.model, texts, tokenizer=lm.tokenizer)
+print(ghosted.report_)
+short.save_pretrained("shorter")
+"""
     departures = (
         "SmolLM2-135M-Instruct and the Wikipedia excerpt in the gensim wheel, instead of 8B models and C4, WikiText-2, PTB.",
         "One operator per run of adjacent removed blocks; the official code fits one per removed block where they are not "
