@@ -64,3 +64,10 @@ def test_list_evidence_whose_code_has_changed(request):
              if e["records"]["code"] != records.code_digest(f"{s.module}.study")]  # fmt: skip
     for slug in stale:
         request.node.user_properties.append(("stale", slug))
+
+
+def test_readme_names_every_system_in_its_area():
+    rows = [line for line in (catalog.ROOT.parents[1] / "README.md").read_text().splitlines() if line.startswith("| `")]
+    told = {row.split("`")[1]: row for row in rows}
+    assert set(told) == set(catalog.AREAS)
+    assert not [s.slug for s in SYSTEMS if s.slug not in told[s.area]]
