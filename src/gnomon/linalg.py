@@ -23,6 +23,14 @@ class Fit(NamedTuple):
     bias: Tensor
 
 
+def _gram(a: torch.Tensor) -> torch.Tensor:
+    """A'A; numpy sees that both factors are one array and computes one half of it (BLAS syrk), torch does not."""
+    if a.device.type != "cpu":
+        return a.T @ a
+    rows = a.numpy()
+    return torch.from_numpy(rows.T @ rows)
+
+
 class Moments:
     """Sums over the rows of X (N, p) and, where given, Y (N, q), accumulated chunk by chunk; the rows are not kept.
 
@@ -97,14 +105,14 @@ class Moments:
         for at in range(0, len(x), ROWS):
             a = x[at : at + ROWS].to(self.xx.device, dtype)
             b = y[at : at + ROWS].to(self.xx.device, dtype)
-            wa, wb = a, b
+            root, wa, wb = a, a, b
             if weight is None:
                 new.n += len(a)
             else:
                 w = weight[at : at + ROWS].to(self.xx.device, torch.float64)
                 new.n += float(w.sum())
-                wa, wb = a * w[:, None].to(dtype), b * w[:, None].to(dtype)
-            new.xx += wa.T @ a
+                root, wa, wb = a * w.sqrt()[:, None].to(dtype), a * w[:, None].to(dtype), b * w[:, None].to(dtype)
+            new.xx += _gram(root)
             new.xy += wa.T @ b
             new.x += wa.sum(0, dtype=torch.float64)
             new.y += wb.sum(0, dtype=torch.float64)
