@@ -97,3 +97,10 @@ def test_figures_and_benchmarks_are_there(site):
     assert "one line for each contender" in page
     assert "&lt;b&gt;peer&lt;/b&gt;" in page
     assert (folder / "_images/boundary.laptop.svg").is_file()
+
+
+def test_the_real_site_builds_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path / "html")],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "html/systems/surgery/ghosted-layers.html").is_file()

@@ -156,9 +156,10 @@ def main() -> None:
         "rows": rows,
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    before = json.loads(options.json.read_text()) if options.json.exists() else {}
-    runs = [r for r in before.get("runs", []) if r["threads"] != threads]  # one run for each number of threads
-    text = json.dumps({"runs": sorted([*runs, result], key=lambda r: r["threads"])}, indent=1)
+    before = json.loads(options.json.read_text()) if options.json.exists() else []
+    kept = [row for row in before if row["threads"] != threads]  # one run for each number of threads
+    made = [{"threads": threads, "clock": result["clock"], **row} for row in result["rows"]]
+    text = json.dumps(sorted([*kept, *made], key=lambda row: row["threads"]), indent=1)
     temporary = options.json.with_suffix(".part")
     temporary.write_text(text)
     os.replace(temporary, options.json)

@@ -83,7 +83,7 @@ def hyperplanarity_profile(X: Any, order: int = 2, span: Span = "linear", reduce
     """r_j of each interval of stored trajectories.
 
     .. math:: r_j = \\lVert (I - Q Q^T) x_{j+1} \\rVert / \\lVert x_{j+1} - x_j \\rVert,
-              \\qquad Q R = [x_{j-m+1} \\dots x_j]
+              \\qquad Q R = [x_{j-m+1} \\ldots x_j]
 
     Parameters
     ----------

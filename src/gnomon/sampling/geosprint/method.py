@@ -107,7 +107,7 @@ class GeoSprint(BaseEstimator):
         Parameters
         ----------
         denoiser : callable
-            ``denoiser(x, t)``, x (n, *shape), t a long tensor (n,) of training steps 0..T - 1.
+            ``denoiser(x, t)``, x of shape ``(n, *shape)``, t a long tensor (n,) of training steps 0..T - 1.
         schedule : NoiseSchedule, array of alpha-bars (T,), or diffusers scheduler
             The training schedule.
         shape : tuple of int
