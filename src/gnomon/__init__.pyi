@@ -6,6 +6,7 @@ from . import datasets as datasets
 from . import geometry as geometry
 from . import linalg as linalg
 from . import models as models
+from . import optimization as optimization
 from . import sampling as sampling
 from . import stats as stats
 from . import study as study

@@ -67,7 +67,8 @@ def open_page(browser, folder):
         contexts.append(context)
         page = context.new_page()
         page.on("request", lambda r: requests.append(r.url))
-        page.on("requestfailed", lambda r: troubles.append(f"failed: {r.url}"))
+        # a load that a reload or the end of the page cuts short has not failed
+        page.on("requestfailed", lambda r: r.failure != "net::ERR_ABORTED" and troubles.append(f"failed: {r.url}"))
         page.on("console", lambda m: troubles.append(f"console: {m.text}"))
         page.on("pageerror", lambda e: troubles.append(f"error: {e}"))
         page.on("dialog", lambda d: (troubles.append(f"dialog: {d.message}"), d.dismiss()))
