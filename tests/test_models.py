@@ -329,7 +329,7 @@ def test_token_nll_is_that_of_the_models_own_logits(family, monkeypatch):
         logits = model(tokens).logits[:, :-1]
     direct = nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
     for chunk in (2**24, 97 * 7, 1):
-        monkeypatch.setattr(models, "CHUNK", chunk)
+        monkeypatch.setattr("gnomon.models.likelihood.CHUNK", chunk)
         torch.testing.assert_close(models.token_nll(model, tokens, batch_size=2), direct, rtol=1e-4, atol=1e-4)
     assert models.perplexity(model, tokens) == pytest.approx(math.exp(direct.mean()), rel=1e-4)
 
