@@ -9,14 +9,11 @@ mamba-ssm, fla-core and FlashAttention need a GPU: see benchmarks/gpu/bench_semi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import resource
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,30 +25,15 @@ from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 from gnomon.architectures import segsum, ssd
 from gnomon.architectures.semiseparable import compiled, ssd_scan
 from gnomon.architectures.semiseparable.baselines import attention, recurrence, ssd_minimal
+from gnomon.study import bench
 
-ROOT = Path(__file__).resolve().parents[1]
 HEADS, WIDTH = 8, 64
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-clock = CLOCKS["wall"]
+clock: Any = "wall"
 
 
 def best(calls: dict[str, Callable[[], Any]], repeats: int = 5) -> dict[str, float]:
-    """Best milliseconds of each call, every one in turn, after one to warm up."""
-    times: dict[str, float] = dict.fromkeys(calls, float("inf"))
-    for call in calls.values():
-        call()
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = clock()
-            call()
-            times[name] = min(times[name], 1e3 * (clock() - start))
-    return times
-
-
-def show(title: str, times: dict[str, float], mine: str) -> None:
-    print(title)
-    for name, ms in times.items():
-        print(f"  {name:24s} {ms:10.2f} ms   {ms / times[mine]:7.2f} x")
+    """Best milliseconds of each call."""
+    return {name: 1e3 * spent for name, spent in bench.seconds(calls, repeats, clock=clock).items()}
 
 
 def masks(chunk: int) -> dict[str, float]:
@@ -117,53 +99,40 @@ def training(length: int, size: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = ROOT / "results" / "architectures" / "semiseparable.json"
-    parser.add_argument("--json", type=Path, default=default, help="where to write the figures")
+    parser = bench.parser(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="up to 1024 tokens only")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for one thread on a busy machine")
     options = parser.parse_args()
     threads = torch.get_num_threads()
     if options.clock == "cpu" and threads > 1:
         parser.error("--clock cpu adds up the threads: set OMP_NUM_THREADS=1")
     global clock
-    clock = CLOCKS[options.clock]
+    clock = options.clock
     print(f"{threads} thread(s), {options.clock} time, torch {torch.__version__}, {platform.machine()}\n")
-    rows: list[dict[str, Any]] = []
+    table = bench.Table()
 
     def keep(what: str, times: dict[str, float], mine: str, **where: int) -> None:
-        show(f"{what}, {', '.join(f'{k} = {v}' for k, v in where.items())}", times, mine)
-        rows.extend({"what": what, **where, "name": n, "ms": ms, "ratio": ms / times[mine]} for n, ms in times.items())
+        place = ", ".join(f"{k} = {v}" for k, v in where.items())
+        for name, ms in times.items():
+            table.add(f"{what}, {place}: {name}", ms, "ms", ms / times[mine], threads=threads)
 
     for chunk in (64, 128, 256):
         keep("mask", masks(chunk), "hier", Q=chunk)
     lengths = (256, 512, 1024) if options.quick else (256, 512, 1024, 2048, 4096, 8192)
     for size in (64, 128):
+        ours = []
         for length in lengths:
-            keep("layer", layers(length, size), "ssd", N=size, T=length)
-        ours = [
-            next(r["ms"] for r in rows if r["name"] == "ssd" and r.get("N") == size and r["T"] == t) for t in lengths
-        ]
-        print(f"N = {size}: time grows as T^{np.polyfit(np.log(lengths), np.log(ours), 1)[0]:.2f}\n")
+            times = layers(length, size)
+            ours.append(times["ssd"])
+            keep("layer", times, "ssd", N=size, T=length)
+        exponent = float(np.polyfit(np.log(lengths), np.log(ours), 1)[0])
+        table.add(f"layer, N = {size}: exponent of the time in T", exponent, "", threads=threads)
     keep("forward and backward", training(lengths[-2], 64), "ssd", N=64, T=lengths[-2])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    result = {
-        "threads": threads,
-        "clock": options.clock,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "peak_mb": peak,
-        "rows": rows,
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
+    table.add("peak memory of all", peak, "MB", threads=threads)
     before = json.loads(options.json.read_text()) if options.json.exists() else []
     kept = [row for row in before if row["threads"] != threads]  # one run for each number of threads
-    made = [{"threads": threads, "clock": result["clock"], **row} for row in result["rows"]]
-    text = json.dumps(sorted([*kept, *made], key=lambda row: row["threads"]), indent=1)
-    temporary = options.json.with_suffix(".part")
-    temporary.write_text(text)
-    os.replace(temporary, options.json)
-    print(f"\nwritten: {options.json}")
+    table.rows[:] = sorted([*kept, *table.rows], key=lambda row: row["threads"])
+    table.save(options.json)
 
 
 if __name__ == "__main__":

@@ -9,24 +9,22 @@ the function that turns moments into a distance is run, on the same features.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import io
-import json
 import multiprocessing
 import os
 import resource
 import sys
-import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 
+from gnomon.study import bench
+
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "benchmarks/peers/chamfer"
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def features(n: int, D: int, seed: int) -> np.ndarray:
@@ -159,7 +157,7 @@ def child(function, n, D, threads, repeats, clock, pipe):
     R, G = features(n, D, 0), features(n, D, 1)
     function(R[:64], G[:64])  # imports
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds, now = [], CLOCKS[clock]
+    seconds, now = [], bench.CLOCKS[clock]
     for _ in range(repeats):
         start = now()
         function(R, G)
@@ -183,32 +181,23 @@ def measure(function, n, D, threads, repeats, clock):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/geometry/chamfer.json")
+    parser = bench.parser(__file__, __doc__)
     parser.add_argument("--n", type=int, default=10_000, help="rows of each set")
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=[12_500, 25_000, 50_000, 100_000], help="rows at D = 64"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument(
-        "--clock", choices=CLOCKS, default="wall", help="cpu: where others use the machine at the same time"
-    )
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, to see that it runs")
     given = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(given.threads)
     n, D = (given.n // 10, 256) if given.quick else (given.n, 2048)
-    rows = []
+    table = bench.Table()
+    show = table.add
 
     def timed(function, n, D, repeats):
         return measure(function, n, D, given.threads, repeats, given.clock)
-
-    def show(name, value, unit, ratio=None):
-        rows.append(
-            {"name": name, "value": round(value, 4), "unit": unit, "ratio": None if ratio is None else round(ratio, 2)}
-        )
-        print(f"{name:62s} {value:10.3f} {unit:4s} {'' if ratio is None else f'{ratio:6.2f}x'}", flush=True)
 
     print(f"n = m = {n:,}, D = {D:,}, float32, {given.threads} threads, {given.clock} seconds; ratio: peer / gnomon")
     base_s, base_mb = timed(ours_prdc, n, D, given.repeats)
@@ -222,7 +211,7 @@ def main():
     show(f"Chamfer, both directions: gnomon, n={n}", s, "s")
     show(f"Chamfer, both directions: gnomon, n={n}, memory", mb, "MiB")
     rate = 2.0 * n * n * D / s / 1e9
-    peak = gemm_rate(given.threads, CLOCKS[given.clock])
+    peak = gemm_rate(given.threads, bench.CLOCKS[given.clock])
     show("share of the matrix-product rate of this machine", rate / peak, "")
     other, _ = timed(torch_cdist, n, D, given.repeats)
     show(f"Chamfer, both directions: torch.cdist, n={n}", other, "s", other / s)
@@ -260,10 +249,7 @@ def main():
     show(f"memory beyond the inputs at n={sizes[-1]}, D=64", mb, "MiB")
     show("exponent of the cost in n (D=64)", float(np.polyfit(np.log(sizes), np.log(times), 1)[0]), "")
 
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    temporary = given.json.with_suffix(".tmp")
-    temporary.write_text(json.dumps(rows, indent=1) + "\n")
-    os.replace(temporary, given.json)
+    table.save(given.json)
 
 
 def gemm_rate(threads, now):

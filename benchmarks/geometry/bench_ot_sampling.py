@@ -8,15 +8,11 @@ Ratios are the peer's time over this implementation's, the least processor time 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -24,7 +20,8 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-RESULTS = Path(__file__).resolve().parents[1] / "results/geometry/ot_sampling.json"
+from gnomon.study import bench  # noqa: E402
+
 Rows = list[dict[str, Any]]
 PEAK = """
 import re, time, warnings, numpy as np
@@ -59,14 +56,7 @@ print((peak() - before) * 2**20 / (8 * n * n))
 
 
 def timed(contenders: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Least seconds of each, called in turn, again and again."""
-    spent: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repeats):
-        for name, call in contenders.items():
-            start = time.process_time()
-            call()
-            spent[name].append(time.process_time() - start)
-    return {name: min(times) for name, times in spent.items()}
+    return bench.seconds(contenders, repeats, clock="cpu", warm=False)
 
 
 def table(title: str, times: dict[str, float]) -> Rows:
@@ -196,21 +186,16 @@ def memory(quick: bool) -> Rows:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser = bench.parser(__file__, __doc__)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows: Rows = []
+    shown = bench.Table()
     for part in (lambda: against_emd(options.quick), against_dimensions, limit, lambda: sinkhorns(options.quick),
                  lambda: growth(options.quick), lambda: memory(options.quick)):  # fmt: skip
         for row in part():
-            rows.append(row)
-            ratio = "" if row["ratio"] is None else f"{row['ratio']:9.2f} x"
-            print(f"{row['name']:75s} {row['value']:10.4g} {row['unit']:10s} {ratio}", flush=True)
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.with_suffix(".part").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    options.json.with_suffix(".part").replace(options.json)
+            shown.add(**row)
+    shown.save(options.json)
 
 
 if __name__ == "__main__":

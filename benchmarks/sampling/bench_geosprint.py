@@ -2,17 +2,12 @@
 
     python benchmarks/sampling/bench_geosprint.py [--json FILE]
 
-A ratio is this implementation over the peer: below 1 it is faster. One thread for all.
+A ratio is a time over that of this implementation. One thread for all, processor time.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,21 +20,11 @@ from gnomon.sampling.geosprint.baselines import diffusers_sample, leading_steps,
 from gnomon.sampling.geosprint.hyperplanarity import residuals
 from gnomon.sampling.geosprint.reference import profile_by_qr
 from gnomon.sampling.geosprint.study.worlds import VP, unet
+from gnomon.study import bench
 
-ROOT = Path(__file__).resolve().parents[1]
 
-
-def interleaved(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Least CPU seconds of each call on one thread, every one in turn: what other processes do then counts little."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            times[name].append(time.process_time() - start)
-    return {name: float(np.min(t)) for name, t in times.items()}
+def timed(calls: dict[str, Any], repeats: int) -> dict[str, float]:
+    return bench.seconds(calls, repeats, clock="cpu")  # one thread: what other processes do then counts little
 
 
 def by_diffusers(scheduler: Any, net: Any, x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +53,7 @@ def samplers(n: int = 10, images: int = 8) -> list[dict[str, Any]]:
         scheduler.set_timesteps(n)
         return by_diffusers(scheduler, net, x)
 
-    times = interleaved({
+    times = timed({
         "gnomon DDIM": lambda: ddim_sample(net, x, leading_steps(VP, n), VP),
         "gnomon DDIM, GeoSPRINT steps": lambda: ddim_sample(net, x, gs.timesteps_, VP),
         "gnomon scheduler in a diffusers loop": adapted,
@@ -77,9 +62,9 @@ def samplers(n: int = 10, images: int = 8) -> list[dict[str, Any]]:
         "diffusers DPM-Solver++ 2M": lambda: diffusers_sample(DPMSolverMultistepScheduler(solver_order=2), net, x, listed),
         "diffusers UniPC": lambda: diffusers_sample(UniPCMultistepScheduler(), net, x, listed),
     }, 7)  # fmt: skip
-    peer = {name: times["diffusers DPM-Solver++ 2M" if "DPM" in name else "diffusers DDIM"] for name in times}
+    ours = {name: "gnomon DPM-Solver++ 2M" if "DPM" in name or "UniPC" in name else "gnomon DDIM" for name in times}
     return [{"name": f"{name}, {n} calls, per image", "value": seconds / images, "unit": "s",
-             "ratio": seconds / peer[name] if name.startswith("gnomon") else None} for name, seconds in times.items()]  # fmt: skip
+             "ratio": None if name == ours[name] else seconds / times[ours[name]]} for name, seconds in times.items()]  # fmt: skip
 
 
 def overhead(n: int = 50) -> list[dict[str, Any]]:
@@ -99,13 +84,13 @@ def overhead(n: int = 50) -> list[dict[str, Any]]:
         return y
 
     with torch.no_grad():
-        times = interleaved({"gnomon": lambda: ddim_sample(free, x, leading_steps(VP, n), VP), "diffusers": ddim,
+        times = timed({"gnomon": lambda: ddim_sample(free, x, leading_steps(VP, n), VP), "diffusers": ddim,
                              "network": lambda: net(x, 10)}, 15)  # fmt: skip
     more = (times["gnomon"] - times["diffusers"]) / n / times["network"]
     return [
-        {"name": "gnomon DDIM, sampler alone, per step", "value": times["gnomon"] / n, "unit": "s",
-         "ratio": times["gnomon"] / times["diffusers"]},
-        {"name": "diffusers DDIM, scheduler alone, per step", "value": times["diffusers"] / n, "unit": "s", "ratio": None},
+        {"name": "gnomon DDIM, sampler alone, per step", "value": times["gnomon"] / n, "unit": "s", "ratio": None},
+        {"name": "diffusers DDIM, scheduler alone, per step", "value": times["diffusers"] / n, "unit": "s",
+         "ratio": times["diffusers"] / times["gnomon"]},
         {"name": "gnomon over diffusers per step, as a share of a U-Net call (target: at most 0.02)", "value": more,
          "unit": "", "ratio": None},
     ]  # fmt: skip
@@ -119,14 +104,12 @@ def tests() -> list[dict[str, Any]]:
         for _ in range(2):
             states.append(states[-1] + 0.05 * torch.randn(batch, d))
         X = torch.stack(states)
-        times = interleaved(
-            {"Gram-Schmidt": lambda s=states: residuals(s, "linear"), "QR": lambda X=X: profile_by_qr(X)}, 7
-        )
+        times = timed({"Gram-Schmidt": lambda s=states: residuals(s, "linear"), "QR": lambda X=X: profile_by_qr(X)}, 7)
         off = float(np.abs(residuals(states, "linear").numpy() - profile_by_qr(X)[-1]).max())
         rows += [
-            {"name": f"Gram-Schmidt, d = {d}, {batch} trajectories", "value": times["Gram-Schmidt"], "unit": "s",
-             "ratio": times["Gram-Schmidt"] / times["QR"]},
-            {"name": f"torch.linalg.qr, d = {d}, {batch} trajectories", "value": times["QR"], "unit": "s", "ratio": None},
+            {"name": f"Gram-Schmidt, d = {d}, {batch} trajectories", "value": times["Gram-Schmidt"], "unit": "s", "ratio": None},
+            {"name": f"torch.linalg.qr, d = {d}, {batch} trajectories", "value": times["QR"], "unit": "s",
+             "ratio": times["QR"] / times["Gram-Schmidt"]},
             {"name": f"largest difference, d = {d}", "value": off, "unit": "", "ratio": None},
         ]  # fmt: skip
     net, x = unet().eval(), torch.randn(64, 1, 16, 16)
@@ -135,24 +118,20 @@ def tests() -> list[dict[str, Any]]:
         stream.update(torch.randn(64, 256))
     with torch.no_grad():
         state = torch.randn(64, 256)
-        times = interleaved({"test": lambda: stream.update(state + 1), "network": lambda: net(x, 10)}, 9)
+        times = timed({"test": lambda: stream.update(state + 1), "network": lambda: net(x, 10)}, 9)
     rows.append({"name": "test / network call, U-Net, 64 trajectories (target: at most 0.02)",
                  "value": times["test"] / times["network"], "unit": "", "ratio": None})  # fmt: skip
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, default=ROOT / "results" / "sampling" / "geosprint.json")
-    arguments = parser.parse_args()
+    options = bench.parser(__file__, __doc__).parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rows = [*samplers(), *overhead(), *tests()]
-    for row in rows:
-        ratio = "" if row["ratio"] is None else f"   {row['ratio']:.3f} x the peer"
-        print(f"{row['name']:<90} {row['value']:.4g} {row['unit']}{ratio}")
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    table = bench.Table()
+    for row in [*samplers(), *overhead(), *tests()]:
+        table.add(**row)
+    table.save(options.json)
 
 
 if __name__ == "__main__":

@@ -8,22 +8,18 @@ Peers: Apache DataSketches (frequent items, frequent strings, Count-Min), bounte
 
 from __future__ import annotations
 
-import argparse
 import collections
 import importlib.util
-import json
-import time
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gnomon.sampling import SpaceR
 from gnomon.sampling.spacer.streams import arranged, zipf
+from gnomon.study import bench
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "sampling" / "spacer.json"
 CAPACITY = 768  # what DataSketches' 2^10 slots hold
 
 
@@ -71,19 +67,6 @@ def contenders(ints: np.ndarray, words: list[str]) -> dict[str, dict[str, Callab
     return works
 
 
-def seconds(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The least processor time of each, in turns: what a busy machine adds is never negative."""
-    best = dict.fromkeys(calls, float("inf"))
-    for call in calls.values():
-        call()
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            best[name] = min(best[name], time.process_time() - start)
-    return best
-
-
 def peak(call: Callable[[], Any]) -> float:
     """Peak of Python's and numpy's allocations, MB; what a peer's C++ allocates is not seen."""
     tracemalloc.start()
@@ -94,7 +77,7 @@ def peak(call: Callable[[], Any]) -> float:
         tracemalloc.stop()
 
 
-def memory() -> list[dict[str, Any]]:
+def memory(table: bench.Table) -> None:
     """Bytes an entry, and growth with the length of the stream."""
 
     def grown(capacity: int, blocks: int) -> int:
@@ -107,45 +90,32 @@ def memory() -> list[dict[str, Any]]:
         return held
 
     grown(10, 2)
-    rows = []
     for capacity in (1024, 65_536, 1 << 20):
-        rows.append(
-            {
-                "name": f"SpaceR({capacity:,}): memory",
-                "value": round(grown(capacity, 2) / capacity, 1),
-                "unit": "bytes an entry",
-            }
-        )
+        table.add(f"SpaceR({capacity:,}): memory", grown(capacity, 2) / capacity, "bytes an entry")
     growth = grown(65_536, 80) - grown(65_536, 8)
-    return [*rows, {"name": "SpaceR(65,536): growth from 0.5 M to 5 M items", "value": growth, "unit": "bytes"}]
+    table.add("SpaceR(65,536): growth from 0.5 M to 5 M items", growth, "bytes")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser = bench.parser(__file__, __doc__)
+    parser.set_defaults(clock="cpu")
     parser.add_argument("--items", type=int, default=300_000, help="length of the stream")
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     stream = arranged(zipf(options.items, 1.2), "shuffled", np.random.default_rng(0)).items[: options.items]
     ints = stream.astype(np.int64) * 2_654_435_761  # arbitrary ids, no dense index
     words = [f"item-{x}" for x in stream.tolist()]
-    rows: list[dict[str, Any]] = []
-    for work, calls in contenders(ints, words).items():
-        times = seconds(calls, options.repeats)
-        own = next(iter(times.values()))
-        for name, spent in times.items():
-            rows.append({"name": f"{work}: {name}", "value": round(options.items / spent / 1e6, 2), "unit": "M items/s",
-                         "ratio": round(spent / own, 3), "peak_mb": round(peak(calls[name]), 2)})  # fmt: skip
-    rows += memory()
-    width = max(len(row["name"]) for row in rows)
     print(f"Zipf 1.2, {options.items:,} arrivals, {len(np.unique(ints)):,} distinct, capacity {CAPACITY}; "
           "ratio: time over that of the first of its kind")  # fmt: skip
-    for row in rows:
-        tail = f"  x {row['ratio']:<7} peak {row['peak_mb']} MB" if "ratio" in row else ""
-        print(f"{row['name']:<{width}}  {row['value']:>9} {row['unit']}{tail}")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print(f"written: {options.json}")
+    table = bench.Table()
+    for work, calls in contenders(ints, words).items():
+        times = bench.seconds(calls, options.repeats, clock=options.clock)
+        own = next(iter(times.values()))
+        for name, spent in times.items():
+            table.add(f"{work}: {name}", options.items / spent / 1e6, "M items/s", spent / own,
+                      peak_mb=round(peak(calls[name]), 2))  # fmt: skip
+    memory(table)
+    table.save(options.json)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ softmax), the inverted multi-index of arXiv 2501.08563 (our implementation). One
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
-import json
 import os
 import resource
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,22 +24,9 @@ import torch
 from gnomon import datasets, models
 from gnomon.sampling import TwoLevelSoftmax
 from gnomon.sampling.two_level_softmax.baselines import ExactSoftmax, MidxUniform, TopSoftmax
+from gnomon.study import bench
 
-ROOT = Path(__file__).resolve().parents[1]
 CORRECTIONS = {"2LS": "none", "S-2LS": "size", "SD-2LS": "size_dispersion"}
-
-
-def interleaved(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each call, every one in turn."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: float(np.median(t)) for name, t in times.items()}
 
 
 def head() -> tuple[np.ndarray, np.ndarray]:
@@ -55,13 +39,12 @@ def head() -> tuple[np.ndarray, np.ndarray]:
     return models.linear_weight(parts.head).detach().numpy().copy(), hidden.numpy()
 
 
-def draws(V: np.ndarray, U: np.ndarray) -> list[dict[str, Any]]:
+def draws(table: bench.Table, V: np.ndarray, U: np.ndarray) -> None:
     """Time per call, for 1 and 64 queries and 1 and 10 draws each."""
     items = torch.from_numpy(V)
     start = time.perf_counter()
     base = TwoLevelSoftmax().fit(V)
-    rows = [{"name": f"fit, n = {len(V)}, d = {V.shape[1]}", "value": time.perf_counter() - start, "unit": "s",
-             "ratio": None}]  # fmt: skip
+    table.add(f"fit, n = {len(V)}, d = {V.shape[1]}", time.perf_counter() - start, "s")
     exact, flat = ExactSoftmax().fit(V), TopSoftmax(256, "flat").fit(V)
     ivf, midx = TopSoftmax(256, "ivf").fit(V), MidxUniform().fit(V)
     samplers = {name: copy.copy(base).set_params(correction=c) for name, c in CORRECTIONS.items()}
@@ -78,11 +61,10 @@ def draws(V: np.ndarray, U: np.ndarray) -> list[dict[str, Any]]:
             calls["faiss flat, top 256"] = lambda m=m, Q=Q: flat.sample(Q, m)
             calls["faiss IVF, top 256"] = lambda m=m, Q=Q: ivf.sample(Q, m)
             calls["MIDX-uniform"] = lambda m=m, Q=Q: midx.sample(Q, m)
-            found = interleaved(calls, 30 if b == 1 else 10)
-            for name, seconds in found.items():
-                rows.append({"name": f"{name}, {b} queries x {m} draws", "value": seconds, "unit": "s",
-                             "ratio": seconds / found["SD-2LS"]})  # fmt: skip
-    return rows
+            found = bench.seconds(calls, 30 if b == 1 else 10)
+            own = found["SD-2LS"]
+            for name, spent in found.items():
+                table.add(f"{name}, {b} queries x {m} draws", 1e3 * spent, "ms", spent / own)
 
 
 def mixture(n: int, d: int = 32) -> tuple[np.ndarray, np.ndarray]:
@@ -99,9 +81,8 @@ def mixture(n: int, d: int = 32) -> tuple[np.ndarray, np.ndarray]:
     return V, labels
 
 
-def growth(largest: int) -> list[dict[str, Any]]:
+def growth(table: bench.Table, largest: int) -> None:
     """Time for one draw as n grows, and the exponent."""
-    rows: list[dict[str, Any]] = []
     sizes = [n for n in (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000) if n <= largest]
     times: dict[str, list[float]] = {"SD-2LS": [], "numpy exact": []}
     u = np.random.default_rng(1).normal(size=(1, 32)).astype(np.float32)
@@ -111,35 +92,27 @@ def growth(largest: int) -> list[dict[str, Any]]:
         sampler.sample(u)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         exact = ExactSoftmax().fit(V)
-        found = interleaved({"SD-2LS": lambda s=sampler: s.sample(u), "numpy exact": lambda e=exact: e.sample(u)},
-                            200 if n <= 100_000 else 20)  # fmt: skip
-        for name, seconds in found.items():
-            times[name].append(seconds)
-            rows.append({"name": f"{name}, one draw, n = {n}, d = 32", "value": seconds, "unit": "s",
-                         "ratio": seconds / found["SD-2LS"]})  # fmt: skip
+        found = bench.seconds({"SD-2LS": lambda s=sampler: s.sample(u), "numpy exact": lambda e=exact: e.sample(u)},
+                              200 if n <= 100_000 else 20)  # fmt: skip
+        for name, spent in found.items():
+            times[name].append(spent)
+            table.add(f"{name}, one draw, n = {n:,}, d = 32", 1e3 * spent, "ms", spent / found["SD-2LS"])
         del V, labels, sampler, exact
     for name, values in times.items():
         exponent = float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
-        rows.append({"name": f"{name}, exponent in n up to {sizes[-1]}", "value": exponent, "unit": "", "ratio": None})
-    rows.append({"name": f"peak memory of SD-2LS, n = {sizes[-1]}, d = 32 (items alone {sizes[-1] * 2**-23:.2f})",
-                 "value": peak, "unit": "GiB", "ratio": None})  # fmt: skip
-    return rows
+        table.add(f"{name}, exponent in n up to {sizes[-1]:,}", exponent, "")
+    table.add(f"peak memory of SD-2LS, n = {sizes[-1]:,}, d = 32 (items alone {sizes[-1] * 2**-23:.2f})", peak, "GiB")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, default=ROOT / "results" / "sampling" / "two_level_softmax.json")
+    parser = bench.parser(__file__, __doc__)
     parser.add_argument("--items", type=int, default=10_000_000, help="largest n of the growth curve")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = growth(options.items)  # first: its peak memory is then its own
-    rows += draws(*head())
-    print(f"{'':58} {'value':>12}  ratio to SD-2LS")
-    for row in rows:
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        print(f"{row['name']:58} {row['value']:12.3g} {row['unit']:4} {ratio}")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    table = bench.Table()
+    growth(table, options.items)  # first: its peak memory is then its own
+    draws(table, *head())
+    table.save(options.json)
 
 
 if __name__ == "__main__":

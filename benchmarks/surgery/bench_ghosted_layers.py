@@ -16,7 +16,6 @@ process's CPU time; peak memory is its high-water mark beyond the activations.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -27,9 +26,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gnomon.study import bench
+
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parent / "peers"
-RESULT = HERE.parent / "results" / "surgery" / "ghosted_layers.json"
 WIDTH, SEQUENCE, CHUNK = 576, 256, 8  # channels; tokens of a sequence; sequences in a chunk
 OURS = ("gnomon, float64", "gnomon, float32")
 REFERENCE = "official arithmetic (re-implemented)"
@@ -121,8 +121,7 @@ def excess(weight: np.ndarray, best: np.ndarray, data: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser = bench.parser(__file__, __doc__)
     parser.add_argument("--official", type=Path, help="a checkout of the official repository")
     parser.add_argument("--tokens", type=int, default=65_536)
     parser.add_argument("--repeats", type=int, default=5)
@@ -155,37 +154,18 @@ def main() -> None:
         peer = OFFICIAL if given.official else REFERENCE
         lost = {name: excess(weights[name], weights[peer], data) for name in names}
     print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
-    rows = table(found, lost, peer)
-    show(rows, given)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def table(found: dict[str, list[dict[str, float]]], lost: dict[str, float], peer: str) -> list[dict[str, float | str]]:
-    base = found[peer]
-    rows = []
+    shown = bench.Table()
     for name, runs in found.items():
-        ratios = [
-            run["seconds"] / other["seconds"] for run, other in zip(runs, base, strict=True)
-        ]  # of neighbours in time
-        memory = float(np.median([r["peak"] for r in runs]))
-        rows.append({
-            "name": name, "seconds": round(float(np.median([r["seconds"] for r in runs])), 3),
-            "time / peer": round(float(np.median(ratios)), 3), "peak MB": round(memory, 1),
-            "memory / peer": round(memory / float(np.median([r["peak"] for r in base])), 3), "excess loss": lost[name],
-        })  # fmt: skip
-    return rows
-
-
-def show(rows: list[dict[str, float | str]], given: argparse.Namespace) -> None:
-    print(f"one boundary, {given.tokens} tokens x {WIDTH} channels, one thread, median of {given.repeats}")
-    print(f"{'':40}{'s':>9}{'time / peer':>13}{'peak MB':>10}{'memory / peer':>15}{'excess loss':>13}")
-    for row in rows:
-        print(f"{row['name']:40}{row['seconds']:9.3f}{row['time / peer']:13.2f}{row['peak MB']:10.1f}"
-              f"{row['memory / peer']:15.3f}{row['excess loss']:13.1e}")  # fmt: skip
+        # neighbours in time
+        ratios = [run["seconds"] / other["seconds"] for run, other in zip(runs, found[peer], strict=True)]
+        memory = float(np.median([run["peak"] for run in runs]))
+        shown.add(f"one boundary, {given.tokens:,} tokens x {WIDTH}: {name}",
+                  float(np.median([run["seconds"] for run in runs])), "s", float(1 / np.median(ratios)),
+                  peak_mb=round(memory, 1), excess_loss=float(f"{lost[name]:.1e}"))  # fmt: skip
     if not given.official:
         print("peer: the official arithmetic, re-implemented; --official CHECKOUT runs the official code itself")
     print("LinearPatch and ReplaceMe have no fitting kernel to time; their operators are baselines of the study")
+    shown.save(given.json)
 
 
 if __name__ == "__main__":

@@ -92,15 +92,14 @@ class Table:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def add(self, name: str, value: float, unit: str, ratio: float | None = None) -> None:
-        """One figure, shown at once."""
-        self.rows.append(
-            {"name": name, "value": float(f"{value:.4g}"), "unit": unit, "ratio": ratio and float(f"{ratio:.3g}")}
-        )
-        tail = f"  {ratio:8.3g} x ours" if ratio is not None else ""
-        rich.get_console().print(
-            f"{name:72s} {value:10.4g} {unit}{tail}", markup=False, highlight=False, soft_wrap=True
-        )
+    def add(self, name: str, value: float, unit: str, ratio: float | None = None, **more: float | str) -> None:
+        """One figure, shown at once; ``more`` are further columns."""
+        row = {"name": name, "value": float(f"{value:.4g}"), "unit": unit}
+        row["ratio"] = None if ratio is None else float(f"{ratio:.3g}")
+        self.rows.append({**row, **more})
+        tail = "" if ratio is None else f"  {ratio:8.3g} x ours"
+        tail += "".join(f"  {key} {value}" for key, value in more.items())
+        _say(f"{name:72s} {value:10.4g} {unit}{tail}")
 
     def times(self, work: str, times: Mapping[str, float], unit: Literal["s", "ms", "us"] = "ms") -> None:
         """Seconds of each call of `seconds`: the first is this implementation, the others get their ratio to it."""
@@ -115,4 +114,8 @@ class Table:
         part = path.with_name(path.name + ".part")
         part.write_text(json.dumps(self.rows, indent=1) + "\n", encoding="utf-8")
         os.replace(part, path)
-        rich.get_console().print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"written: {path}")
+
+
+def _say(line: str) -> None:
+    rich.get_console().print(line, markup=False, highlight=False, soft_wrap=True)
