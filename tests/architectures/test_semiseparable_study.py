@@ -8,7 +8,10 @@ from gnomon import catalog
 from gnomon.architectures import segsum
 from gnomon.architectures.semiseparable.baselines import recurrence
 from gnomon.architectures.semiseparable.harvest import SmallLM, harvest, train, windows
-from gnomon.architectures.semiseparable.study import STRESS, Layer, SemiseparableStudy, Transformers, stress
+from gnomon.architectures.semiseparable.study import SemiseparableStudy
+from gnomon.architectures.semiseparable.study.contenders import Layer
+from gnomon.architectures.semiseparable.study.cost import Transformers
+from gnomon.architectures.semiseparable.study.data import STRESS, stress
 from gnomon.cli import main
 from gnomon.study.check import check
 from gnomon.study.runner import Running

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,352 +12,21 @@ from pydantic import Field, field_validator, model_validator
 
 from gnomon import datasets, models, study
 from gnomon.architectures.semiseparable.algorithms import ALGORITHMS
-from gnomon.architectures.semiseparable.plan import io_bytes
+from gnomon.architectures.semiseparable.study.accuracy import (
+    Downstream,
+    Harvested,
+    SplitExactness,
+    Stability,
+    converted,
+)
+from gnomon.architectures.semiseparable.study.contenders import Fill
+from gnomon.architectures.semiseparable.study.cost import LayerSpeed, MaskSpeed, SplitSpeed
+from gnomon.architectures.semiseparable.study.data import SCANS, STRESS, TREES, least_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# --- contenders: imports wait until one is called, so that a study is cheap to look at ------------------------------
-
-
-@dataclass(frozen=True)
-class Mask:
-    """Log-decays [chunks, Q] -> masks [chunks, Q, Q], in float32 by a compiled kernel."""
-
-    options: dict[str, Any]
-
-    def __call__(self, a: Any) -> Any:
-        from gnomon.architectures.semiseparable.mask import segsum
-
-        return segsum(a, **self.options, backend="numba", validate=False)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """(x, a, B, C) -> y: the SSD layer with a given mask, tile and split."""
-
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self, x: Any, a: Any, B: Any, C: Any) -> Any:
-        from gnomon.architectures.semiseparable.layer import ssd_scan
-
-        return ssd_scan(x, a, B, C, validate=False, **self.options)
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """(x, a, B, C) -> y: a function of ``baselines``."""
-
-    name: str
-
-    def __call__(self, x: Any, a: Any, B: Any, C: Any) -> Any:
-        from gnomon.architectures.semiseparable import baselines
-
-        return getattr(baselines, self.name)(x, a, B, C)
-
-
-@dataclass(frozen=True)
-class Fill:
-    """Write masks of ``a`` into ``out``; ``copy`` moves finished ones, the least that any method must do."""
-
-    name: str
-
-    def __call__(self, a: np.ndarray, out: np.ndarray, finished: np.ndarray) -> None:
-        if self.name == "copy":
-            np.copyto(out, finished)
-            return
-        from gnomon.architectures.semiseparable import compiled
-
-        compiled.mask(a, **ALGORITHMS[self.name], out=out)
-
-
-def _as_layer(options: dict[str, Any]) -> dict[str, Any]:
-    return {("segsum" if name == "method" else name): value for name, value in options.items()}
-
-
-# --- the data --------------------------------------------------------------------------------------------------------
-
-STRESS = ("benign", "resets -50", "resets -1e4", "1e-6..1e6", "1e-6..1e10")
-TREES = ["diff_kogge_stone", "diff_blelloch"]
-SCANS = ["diff_sequential", *TREES]
-
-
-def stress(name: str, chunks: int, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Log-decays [chunks, length] of a stress set: mild ones, resets among small ones, sixteen orders of magnitude."""
-    if name == "benign":
-        return -rng.uniform(0, 0.1, (chunks, length))
-    if name.startswith("resets"):
-        a = -rng.uniform(0, 1e-3, (chunks, length))
-        value, share = (-50.0, 20 / 256) if name == "resets -50" else (-1e4, 8 / 256)
-        for row in a:
-            row[rng.choice(length, max(1, round(share * length)), replace=False)] = value
-        return a
-    return -(10 ** rng.uniform(-6, 6 if name == "1e-6..1e6" else 10, (chunks, length)))
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    """Processor seconds of a call on this one thread: the best of five after one to warm up, of two if it is long.
-
-    On an idle machine they are the seconds on the wall; a busy one disturbs them less.
-    """
-    taken = []
-    for _ in range(6):
-        start = time.process_time()
-        call()
-        taken.append(time.process_time() - start)
-        if len(taken) > 2 and sum(taken) > 0.5:
-            break
-    return min(taken[1:])
-
-
-# --- is it right -----------------------------------------------------------------------------------------------------
-
-
-class Masks(study.Experiment):
-    """What the experiments on masks share: log-decays, a contender, its errors against direct sums in float64.
-
-    A contender of your own is a function of log-decays, a float32 tensor [chunks, Q], that gives masks [chunks, Q, Q].
-    """
-
-    contenders = {
-        "hier": Mask(ALGORITHMS["hier"]),
-        "hier, block 8": Mask({"method": "hier", "block": 8}),
-        "hier, block 32": Mask({"method": "hier", "block": 32}),
-        **{name: Mask(options) for name, options in ALGORITHMS.items() if name != "hier"},
-    }
-    metrics = {
-        "max_error": study.lower(log=True),
-        "median_error": study.lower(log=True),
-        "median_eps": study.lower("eps"),
-        "violations": study.lower("entries"),
-        "disorder": study.lower("pairs"),
-        "inf": study.lower("entries"),
-        "nan": study.lower("entries"),
-        "wrong": study.lower("share of chunks"),
-    }
-
-    def measure(self, problem: Any, contender: Callable[..., Any], rng: np.random.Generator) -> list[dict[str, Any]]:
-        from gnomon.architectures.semiseparable.report import measures
-
-        row = measures(contender(problem.a).numpy(), problem.truth)
-        row["median_eps"] = row["median_error"] / float(np.finfo(np.float32).eps)
-        for name in ("max_error", "median_error"):  # an error of exactly 0 has no logarithm
-            row[name] = max(row[name], 1e-12)
-        return [row]
-
-
-def _problem(a: Any) -> SimpleNamespace:
-    from gnomon.architectures.semiseparable.report import exact
-
-    return SimpleNamespace(a=a, truth=exact(a))
-
-
-class Stability(Masks):
-    """How wrong is each algorithm on decays made to break it?"""
-
-    cells = [
-        *study.grid(data=STRESS, Q=[256], dtype=["float32"]),
-        *study.grid(data=["benign", "1e-6..1e6"], Q=[64, 128], dtype=["float32"]),
-        {"data": "1e-6..1e6", "Q": 256, "dtype": "bfloat16"},
-    ]
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        import torch
-
-        a = torch.from_numpy(stress(cell.data, inputs.chunks, cell.Q, rng).astype(np.float32))
-        return _problem(a.to(getattr(torch, cell.dtype)).float())  # a half is promoted before anything else
-
-
-class Harvested(Masks):
-    """And on the decays of a language model: one trained here on Wikipedia, or ``--model``."""
-
-    cells = study.grid(Q=[64, 256])
-
-    @study.stage(version=1, inputs=("model", "steps"), cell=(), seeded=False)
-    def decays(self, inputs: Any, cell: Any, seed: int | None) -> dict[str, Any]:
-        """Log-decays [rows, T] of every layer and head on held-out articles."""
-        from gnomon.architectures.semiseparable.harvest import harvest, train, windows
-
-        articles = datasets.wikipedia()
-        held_out = "\n\n".join(articles[-10:])
-        if inputs.model is None:
-            data: Any = held_out.encode()
-            model = train("\n\n".join(articles[:-10]).encode(), inputs.steps)
-        else:
-            model, data = _converted(inputs.model, held_out)
-        a, nll = harvest(model, windows(data, 8, 512))
-        return {"a": a.reshape(-1, a.shape[-1]), "nll": nll}
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        import torch
-
-        a = self.decays(inputs, cell)["a"]
-        chunks = a[:, : a.shape[1] // cell.Q * cell.Q].reshape(-1, cell.Q)
-        return _problem(
-            torch.from_numpy(chunks[rng.choice(len(chunks), min(inputs.chunks, len(chunks)), replace=False)])
-        )
-
-
-def _converted(ref: str, text: str) -> tuple[Any, list[int]]:
-    """A transformers Mamba-2 on this layer, and a text in its tokens."""
-    from gnomon.architectures.semiseparable.mixer import use_semiseparable
-
-    lm = models.load(ref)
-    return use_semiseparable(lm.copy()), lm.tokenizer(text)["input_ids"]
-
-
-class Downstream(study.Experiment):
-    """What the mask's error does to a layer in float32."""
-
-    cells = study.grid(data=STRESS)
-    contenders = {name: Layer(_as_layer(options)) for name, options in ALGORITHMS.items()}
-    metrics = {"y_error": study.lower(log=True), "not_finite": study.lower("share")}
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        import torch
-
-        length, heads, width, size = inputs.tokens, 4, 16, 16
-        a = stress(cell.data, heads, length, rng).T[None]
-        x, B, C = (rng.standard_normal((1, length, *s)) for s in ((heads, width), (1, size), (1, size)))
-        single = [torch.from_numpy(np.ascontiguousarray(t)).float() for t in (x, a, B, C)]
-        exact = Layer({"segsum": "direct", "backend": "torch"})(*(t.double() for t in single))
-        return SimpleNamespace(inputs=single, exact=exact.numpy())
-
-    def measure(self, problem: Any, contender: Callable[..., Any], rng: np.random.Generator) -> list[dict[str, Any]]:
-        y = contender(*problem.inputs).numpy()
-        finite = np.isfinite(y)
-        error = np.abs(y - problem.exact)[finite].max(initial=0.0) / np.abs(problem.exact).max()
-        return [{"y_error": max(float(error), 1e-12), "not_finite": float(1 - finite.mean())}]
-
-
-class SplitExactness(study.Experiment):
-    """Does the result depend on the tile or on the split, and what crosses the splits' boundaries?"""
-
-    cells = study.grid(Q=[64, 128, 256], Ls=[64, 128, 256, 512, 1024, 2048])
-    contenders = {"split": Layer()}
-    metrics = {"split_error": study.lower(), "boundary": study.lower("bytes")}
-
-    def includes(self, inputs: Any, cell: Any, contender: str) -> bool:
-        return cell.Ls >= cell.Q
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        import torch
-
-        length, heads, width, size = inputs.tokens, 4, 16, 16
-        rng = np.random.default_rng([cell.seed, length])  # one problem for every tile and split
-        shapes = ((1, length, heads, width), (1, length, 1, size), (1, length, 1, size))
-        x, B, C = (torch.from_numpy(rng.standard_normal(s)) for s in shapes)
-        a = -torch.from_numpy(rng.uniform(0, 0.1, (1, length, heads)))
-        exact = Layer({"segsum": "direct", "backend": "torch"})(x, a, B, C)
-        shape = {"b": 1, "T": length, "h": heads, "P": width, "N": size, "g": 1, "Q": cell.Q}
-        return SimpleNamespace(inputs=[t.float() for t in (x, a, B, C)], exact=exact, shape=shape, Q=cell.Q, Ls=cell.Ls)
-
-    def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
-        y = Layer({**contender.options, "chunk_size": problem.Q, "split": problem.Ls})(*problem.inputs)
-        classic = io_bytes(**problem.shape, Ls=problem.Q)["boundary"]
-        boundary = io_bytes(**problem.shape, Ls=problem.Ls)["boundary"]
-        splits = problem.Ls < problem.shape["T"]
-        exactly = boundary * problem.Ls == classic * problem.Q if splits else boundary == 0
-        scale = float(problem.exact.abs().max())
-        return [
-            {"split_error": float((y - problem.exact).abs().max()) / scale, "boundary": boundary, "exactly": exactly}
-        ]
-
-
-# --- what it costs ---------------------------------------------------------------------------------------------------
-
-
-class MaskSpeed(study.Experiment):
-    """Masks of 5.2 million entries by compiled kernels on one thread, beside copying them."""
-
-    seeds = 1
-    repeats = 9
-    cells = study.grid(Q=[64, 128, 256])
-    contenders = {n: Fill(n) for n in ("hier", "hier_log", "direct", "diff_sequential", "diff_kogge_stone", "copy")}
-    metrics = {"mask_s": study.lower("s", log=True, timed=True)}
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        chunks = inputs.entries // cell.Q**2
-        a = stress("benign", chunks, cell.Q, rng).astype(np.float32)
-        out, finished = (np.zeros((chunks, cell.Q, cell.Q), np.float32) for _ in range(2))
-        finished += rng.random(finished.shape, dtype=np.float32)
-        return SimpleNamespace(a=a, out=out, finished=finished)
-
-    def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
-        seconds = _seconds(lambda: contender(problem.a, problem.out, problem.finished))
-        return [{"mask_s": seconds, "bytes_per_s": problem.out.nbytes / seconds}]
-
-
-HEADS, WIDTH = 8, 64
-
-
-def _layer_problem(length: int, size: int, rng: np.random.Generator) -> list[Any]:
-    import torch
-
-    x, B, C = (rng.standard_normal((1, length, *s), dtype=np.float32) for s in ((HEADS, WIDTH), (1, size), (1, size)))
-    a = -rng.uniform(0, 0.1, (1, length, HEADS)).astype(np.float32)
-    return [torch.from_numpy(t) for t in (x, a, B, C)]
-
-
-@dataclass(frozen=True)
-class Transformers:
-    """The torch path of transformers' Mamba-2, in its own terms: the step is a and the rate 1, so that x is x / a."""
-
-    def __call__(self, x: Any, a: Any, B: Any, C: Any) -> Any:
-        import torch
-        from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
-
-        limits = (-float("inf"), float("inf"))
-        return mamba2_chunk_scan(x / a[..., None], a, torch.ones(a.shape[-1]), B, C, chunk_size=64, dt_limit=limits)
-
-
-class LayerSpeed(study.Experiment):
-    """The layer at 8 heads of 64 on one thread, beside the minimal listing, the library's and causal attention."""
-
-    seeds = 1
-    cells = study.grid(T=[256, 512, 1024, 2048, 4096, 8192], N=[64, 128])
-    contenders = {
-        "ssd": Layer(),
-        "ssd_minimal": Baseline("ssd_minimal"),
-        "transformers": Transformers(),
-        "attention": Baseline("attention"),
-    }
-    metrics = {"layer_s": study.lower("s", log=True, timed=True)}
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        return SimpleNamespace(T=cell.T, N=cell.N, inputs=_layer_problem(cell.T, cell.N, rng))
-
-    def measure(self, problem: Any, contender: Callable[..., Any], rng: np.random.Generator) -> list[dict[str, Any]]:
-        import torch
-
-        with torch.no_grad():
-            seconds = _seconds(lambda: contender(*problem.inputs))
-        moved = io_bytes(1, problem.T, HEADS, WIDTH, problem.N, 1, 64, -(-problem.T // 64) * 64, itemsize=4)["total"]
-        return [{"layer_s": seconds, "tokens_per_s": problem.T / seconds, "bytes_per_s": moved / seconds}]
-
-
-class SplitSpeed(study.Experiment):
-    """One walk over the whole sequence against one for every tile, where the heads alone keep the thread busy."""
-
-    seeds = 1
-    repeats = 9
-    cells = study.grid(T=[512, 1024, 2048, 4096], Q=[64, 128])
-    contenders = {"whole": "whole", "per tile": "tile"}
-    metrics = {"split_s": study.lower("s", log=True, timed=True)}
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        return SimpleNamespace(T=cell.T, Q=cell.Q, inputs=_layer_problem(cell.T, 128, rng))
-
-    def measure(self, problem: Any, contender: str, rng: np.random.Generator) -> list[dict[str, Any]]:
-        import torch
-
-        layer = Layer({"chunk_size": problem.Q, "split": problem.T if contender == "whole" else problem.Q})
-        with torch.no_grad():
-            return [{"split_s": _seconds(lambda: layer(*problem.inputs))}]
-
-
-# --- the study -------------------------------------------------------------------------------------------------------
 
 SINGLE = {"Q": 256, "dtype": "float32"}
 STABLE = ["hier", "hier, block 8", "hier, block 32"]
@@ -673,7 +339,7 @@ y = ssd(x, dt, -torch.ones(2), B, C, chunk_size=64)
                 raise ValueError(f"--decays: expected floats [..., T], got {a.dtype} of shape {a.shape}")
         else:
             text = datasets.text_file(inputs.text) if inputs.text else "\n\n".join(datasets.wikipedia()[-10:])
-            model, tokens = _converted(inputs.model, text)
+            model, tokens = converted(inputs.model, text)
             chunk_size = chunk_size or min(model.config.chunk_size, 256)
             a, _ = harvest(model, windows(tokens, min(8, max(1, len(tokens) // 512)), min(512, len(tokens))))
         report = segsum_report(a, chunk_size=chunk_size)
@@ -711,7 +377,7 @@ def _timing(a: np.ndarray, length: int) -> pd.DataFrame:
         np.empty((len(chunks), length, length), np.float32),
         np.ones((len(chunks), length, length), np.float32),
     )
-    rows = [{"algorithm": name, "ms": 1e3 * _seconds(partial(Fill(name), chunks, out, finished))}
+    rows = [{"algorithm": name, "ms": 1e3 * least_seconds(partial(Fill(name), chunks, out, finished))}
             for name in (*ALGORITHMS, "copy")]  # fmt: skip
     table = pd.DataFrame(rows)
     return table.assign(times=table["ms"] / table["ms"].iloc[0])

@@ -2,384 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import io
-import time
-import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from gnomon import stats, study
-from gnomon.geometry.chamfer import baselines, diagnostics, generators, spaces
+from gnomon import study
+from gnomon.geometry.chamfer import generators, spaces
 from gnomon.geometry.chamfer.features import FeatureExtractor, image_files
 from gnomon.geometry.chamfer.method import ChamferMetric, ChamferReport
-from gnomon.geometry.neighbors import cross_neighbors, knn
+from gnomon.geometry.chamfer.study.contenders import ALL, MAIN
+from gnomon.geometry.chamfer.study.experiments import (
+    Constructions,
+    Detection,
+    Generators,
+    Inflation,
+    Ladder,
+    Neighbourhood,
+    Outliers,
+    Speed,
+)
+from gnomon.geometry.chamfer.study.tables import areas, excess, ranges, taus, wins
 from gnomon.study.protocol import Options
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# --- contenders: (reference, hold-out, training rows or None, seed) -> a function from a sample to named values -------
-
-Scorer = Callable[[Any], Mapping[str, float]]
-Contender = Callable[[Any, Any, Any, int], Scorer]
-
-
-def _chamfer(real: Any, holdout: Any, train: Any, seed: int) -> Scorer:
-    metric = ChamferMetric(random_state=seed).fit(real, holdout=holdout, train=train)
-
-    def score(sample: Any) -> dict[str, float]:
-        report = metric.score(sample)
-        ends = {f"{name}_{end}": report.intervals[f"{name}_ratio"][i]
-                for name in ("fidelity", "coverage") for i, end in enumerate(("low", "high"))}  # fmt: skip
-        copies = {} if report.copy_ratio is None else {"copy_ratio": report.copy_ratio}
-        return {"fidelity_ratio": report.fidelity_ratio, "coverage_ratio": report.coverage_ratio, **ends,
-                "fidelity_trimmed": report.fidelity_ratio_trimmed, "p_value": report.p_value, "hubness": report.hubness,
-                **copies}  # fmt: skip
-
-    return score
-
-
-def _frechet(real: Any, holdout: Any, train: Any, seed: int) -> Scorer:
-    trace = float(np.var(real, axis=0, ddof=1).sum())
-
-    def score(sample: Any) -> dict[str, float]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # ranks are deficient here by design
-            fd = baselines.fid(real, sample)
-        return {"fd": fd, "fd_share": abs(fd) / trace}
-
-    return score
-
-
-def _balls(real: Any, holdout: Any, train: Any, seed: int) -> Scorer:
-    k = 5
-    around_real = baselines.ball_radii(real, k, "real")
-
-    def score(sample: Any) -> dict[str, float]:
-        around = baselines.ball_radii(sample, k, "sample")
-        found = cross_neighbors(real, sample, radius_x=around_real, radius_y=around)
-        values = baselines.prdc_from(found, around_real, k)
-        values["ball_coverage"] = values.pop("coverage")
-        return values
-
-    return score
-
-
-def _one(name: str, metric: Callable[[Any, Any], Any]) -> Contender:
-    return lambda real, holdout, train, seed: lambda sample: {name: float(metric(real, sample))}
-
-
-def _two(names: tuple[str, str], metric: Callable[[Any, Any], tuple[float, float]]) -> Contender:
-    return lambda real, holdout, train, seed: lambda sample: dict(zip(names, metric(real, sample), strict=True))
-
-
-MAIN: dict[str, Contender] = {"chamfer": _chamfer, "FD": _frechet, "balls": _balls}
-ALL: dict[str, Contender] = {
-    **MAIN,
-    "FD infinity": _one("fd_infinity", lambda R, G: baselines.fid_infinity(R, G, random_state=0)),
-    "KID": _one("kid", baselines.kid),
-    "CMMD": _one("cmmd", baselines.cmmd),
-    "sliced W2": _one("sliced_w2", lambda R, G: baselines.sliced_w2(R, G, n_projections=128, random_state=0)),
-    "soft balls": _two(("p_precision", "p_recall"), baselines.p_precision_recall),
-    "clipped balls": _two(("clipped_density", "clipped_coverage"), baselines.clipped_density_coverage),
-}
-# what a sweep looks at, and which way is worse
-WORSE = {"fidelity_ratio": 1, "coverage_ratio": 1, "fd": 1, "fd_infinity": 1, "kid": 1, "cmmd": 1, "sliced_w2": 1,
-         "precision": -1, "recall": -1, "density": -1, "ball_coverage": -1, "p_precision": -1, "p_recall": -1,
-         "clipped_density": -1, "clipped_coverage": -1}  # fmt: skip
-METRICS = {
-    "fidelity_ratio": study.lower(), "coverage_ratio": study.lower(), "fidelity_trimmed": study.lower(),
-    "copy_ratio": study.higher(), "fd": study.lower(), "precision": study.higher(), "recall": study.higher(),
-    "density": study.higher(), "ball_coverage": study.higher(),
-}  # fmt: skip
-
-
-def _swept(values: Mapping[str, float]) -> list[tuple[str, float]]:
-    """(name, value with larger meaning worse); a name that is not known is taken as lower is better."""
-    aside = {"fidelity_low", "fidelity_high", "coverage_low", "coverage_high", "fidelity_trimmed", "p_value", "hubness",
-             "copy_ratio", "fd_share"}  # fmt: skip
-    return [(name, WORSE.get(name, 1) * value) for name, value in values.items() if name not in aside]
-
-
-# --- experiments -----------------------------------------------------------------------------------------------------
-
-
-class OnImages(study.Experiment):
-    """What the experiments share: features of one space, split at random by the seed.
-
-    A contender of your own is a function ``(real, holdout, train, seed)`` of feature matrices (train may be None) that gives
-    a function from a sample to a dict of named values, lower being better.
-    """
-
-    @study.stage(version=1, inputs=("rows",), cell=("space",), seeded=False)
-    def features(self, inputs: Any, cell: Any, seed: int | None) -> Any:
-        """Features (n, D) float32 and labels of all images of a space."""
-        X, labels = spaces.images(cell.space)
-        if cell.space == "efficientnet":  # slow on a processor
-            kept = np.random.default_rng(0).permutation(len(X))[: 3 * min(inputs.rows, 300)]
-            X, labels = X[kept], labels[kept]
-        return spaces.extractor(cell.space)(X), labels
-
-    def parts(self, inputs: Any, cell: Any, rng: np.random.Generator, share: float = 1) -> tuple[Any, spaces.Parts]:
-        X, labels = self.features(inputs, cell)
-        return (X, labels), spaces.split(len(X), int(share * inputs.rows), rng)
-
-
-class Constructions(OnImages):
-    """Samples built to fool a metric, beside fresh real data."""
-
-    cells = study.grid(space=["pixels", "cnn", "digits", "photos", "efficientnet"])
-    contenders = {name: ALL[name] for name in ("chamfer", "FD", "balls", "soft balls", "clipped balls")}
-    metrics = METRICS
-
-    def includes(self, inputs: Any, cell: Any, contender: str) -> bool:
-        return cell.space in ("cnn", "digits") or contender not in ("soft balls", "clipped balls")
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        (X, labels), parts = self.parts(inputs, cell, rng)
-        real, held, fresh, _ = (X[p] for p in (parts.R, parts.H, parts.V, parts.T))
-        samples = {
-            "fresh": fresh,
-            "moments": diagnostics.moment_matched(real, random_state=rng),
-            "moments, signs": diagnostics.moment_matched(real, "rademacher", random_state=rng),
-            "midpoints": diagnostics.midpoints(fresh, random_state=rng),
-            "shell": diagnostics.shell_noise(fresh, 1.0, random_state=rng),
-            "prototypes": diagnostics.few_prototypes(fresh, 30, random_state=rng),
-            "memorised": diagnostics.memorised(real),
-        }
-        if cell.space != "photos":
-            pool = np.concatenate([parts.V, parts.T])
-            kept = diagnostics.dropped_modes(labels[pool], rng.choice(10, 5, replace=False))
-            samples["half of the classes"] = X[pool[kept]]
-        return SimpleNamespace(real=real, held=held, samples=samples, seed=int(rng.integers(2**31)))
-
-    def measure(self, problem: Any, contender: Contender, rng: np.random.Generator) -> list[dict[str, Any]]:
-        train = problem.real  # R itself: what a memorising generator copies
-        score = contender(problem.real, problem.held, train, problem.seed)
-        return [{"sample": name, **score(sample)} for name, sample in problem.samples.items()]
-
-
-class Inflation(OnImages):
-    """How much larger the balls are than the data."""
-
-    cells = study.grid(space=["pixels", "cnn", "digits", "photos"])
-    contenders = {"balls": diagnostics.ball_inflation}
-    metrics = {"volume_excess": study.lower(log=True), "far_share": study.lower(), "probes_rejected": study.higher()}
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        (X, _), parts = self.parts(inputs, cell, rng)
-        return X[parts.R]
-
-    def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
-        return [vars(contender(problem, 5, n_points=300, random_state=rng))]
-
-
-class Outliers(OnImages):
-    """One per cent of uniform noise among the reference rows, and a sample of pure noise."""
-
-    cells = study.grid(space=["pixels"])
-    contenders = {"chamfer": _chamfer, "balls": _balls}
-    metrics = METRICS
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        (X, _), parts = self.parts(inputs, cell, rng)
-        real, held = X[parts.R], X[parts.H]
-        dirty = real.copy()
-        dirty[: max(1, len(real) // 100)] = rng.random((max(1, len(real) // 100), X.shape[1]))
-        noise = rng.random((min(300, len(real)), X.shape[1])).astype(np.float32)
-        return SimpleNamespace(
-            real={"clean": real, "dirty": dirty}, held=held, noise=noise, seed=int(rng.integers(2**31))
-        )
-
-    def measure(self, problem: Any, contender: Contender, rng: np.random.Generator) -> list[dict[str, Any]]:
-        return [{"reference": name, **contender(real, problem.held, None, problem.seed)(problem.noise)}
-                for name, real in problem.real.items()]  # fmt: skip
-
-
-def _ratio_at(real: Any, held: Any, sample: Any, k: int, seed: int) -> float:
-    return ChamferMetric(k=k, random_state=seed).fit(real, holdout=held).score(sample).coverage_ratio
-
-
-def _recall_at(real: Any, held: Any, sample: Any, k: int, seed: int) -> float:
-    return baselines.prdc(real, sample, k)["recall"]
-
-
-class Neighbourhood(OnImages):
-    """How far the choice of k and of the sample sizes moves each score."""
-
-    cells = study.grid(space=["pixels", "cnn"])
-    contenders = {"chamfer": _ratio_at, "recall": _recall_at}
-    metrics = {"score": study.lower(), "range": study.lower(), "relative_range": study.lower()}
-    ks = (1, 3, 5, 10)
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        X, labels = self.features(inputs, cell)
-        order, n = rng.permutation(len(X)), min(inputs.rows, len(X) // 3)
-        real, held, rest = order[:n], order[n : 2 * n], order[2 * n :]
-        kept = rest[diagnostics.dropped_modes(labels[rest], rng.choice(np.unique(labels), 5, replace=False))]
-        small = n // 5
-        problems: list[Any] = [("fresh", s, s, real[:s], held[:s], rest[:s], self.ks) for s in (small, n)]
-        problems += [("half of the classes", n, m, real, held, kept[:m], (3, 5, 10)) for m in (small, 3 * small)]
-        wide = 4 * small  # 1,200 of 1,500: leaves twice as many to draw from
-        others = np.concatenate([held, rest])
-        problems += [("sizes", wide, m, real[:wide], others[-wide:], others[:m], (5,)) for m in (small, wide, 2 * wide)
-                     if m + wide <= len(others)]  # fmt: skip
-        return SimpleNamespace(X=X, problems=problems, seed=int(rng.integers(2**31)))
-
-    def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
-        return [{"sample": sample, "n": n, "m": m, "k": k,
-                 "score": contender(*(problem.X[rows] for rows in (real, held, generated)), k, problem.seed)}
-                for sample, n, m, real, held, generated, ks in problem.problems for k in ks]  # fmt: skip
-
-
-class Ladder(OnImages):
-    """Six levels of growing damage, on half as many rows: does a metric put them in order?"""
-
-    cells = study.grid(space=["cnn", "pixels"], ladder=[*spaces.CORRUPTIONS, *spaces.SELECTIONS])
-    contenders = ALL
-    metrics = {"tau": study.higher()}
-
-    def includes(self, inputs: Any, cell: Any, contender: str) -> bool:
-        """On pixels only those that the claims name: the others take long in 784 dimensions."""
-        return cell.space != "pixels" or contender in MAIN or contender not in ALL
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        (X, labels), parts = self.parts(inputs, cell, rng, share=0.5)
-        pool = np.concatenate([parts.V, parts.T])
-        m = min(400, len(pool) * 3 // 10)
-        if change := spaces.CORRUPTIONS.get(cell.ladder):
-            images = spaces.images(cell.space)[0][rng.choice(pool, m, replace=False)]
-            extract = spaces.extractor(cell.space)
-            samples = [extract(change(images, level, rng)) for level in range(spaces.LEVELS)]
-        else:
-            select = spaces.SELECTIONS[cell.ladder]
-            samples = [X[pool[select(labels[pool], level, m, rng)]] for level in range(spaces.LEVELS)]
-        return SimpleNamespace(real=X[parts.R], held=X[parts.H], samples=samples, seed=int(rng.integers(2**31)))
-
-    def measure(self, problem: Any, contender: Contender, rng: np.random.Generator) -> list[dict[str, Any]]:
-        score = contender(problem.real, problem.held, None, problem.seed)
-        return [{"level": level, "metric": name, "worse": value}
-                for level, sample in enumerate(problem.samples) for name, value in _swept(score(sample))]  # fmt: skip
-
-
-class Detection(OnImages):
-    """Small samples, fresh or slightly damaged: are they told apart, and how often is fresh data accused?"""
-
-    cells = study.grid(space=["cnn"], ladder=["noise", "blur", "label drop", "prototypes"])
-    contenders = {name: ALL[name] for name in ("chamfer", "FD", "balls", "KID", "soft balls")}
-    metrics = {"auc": study.higher()}
-    draws, rows = 6, 200
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        (X, labels), parts = self.parts(inputs, cell, rng, share=0.5)
-        pool = np.concatenate([parts.V, parts.T])
-        m = min(self.rows, len(pool) // 4)
-        if change := spaces.CORRUPTIONS.get(cell.ladder):
-            damaged = spaces.extractor(cell.space)(change(spaces.images(cell.space)[0][pool], 1, rng))
-        samples = []
-        for _ in range(self.draws):
-            samples.append((False, X[rng.choice(pool, m, replace=False)]))
-            if change:
-                samples.append((True, damaged[rng.choice(len(pool), m, replace=False)]))
-            else:
-                samples.append((True, X[pool[spaces.SELECTIONS[cell.ladder](labels[pool], 2, m, rng)]]))
-        return SimpleNamespace(real=X[parts.R], held=X[parts.H], samples=samples, seed=int(rng.integers(2**31)))
-
-    def measure(self, problem: Any, contender: Contender, rng: np.random.Generator) -> list[dict[str, Any]]:
-        score = contender(problem.real, problem.held, None, problem.seed)
-        rows = []
-        for draw, (damaged, sample) in enumerate(problem.samples):
-            values = score(sample)
-            alarm = {"alarm": values["p_value"] < 0.05} if "p_value" in values else {}
-            rows += [{"draw": draw, "damaged": damaged, "metric": n, "worse": v, **alarm} for n, v in _swept(values)]
-        return rows
-
-
-class Generators(OnImages):
-    """Generators trained here, scored beside fresh real data."""
-
-    cells = study.grid(space=["cnn", "pixels"])
-    contenders = MAIN
-    metrics = METRICS
-
-    @study.stage(version=3, inputs=("rows",), cell=())
-    def trained(self, inputs: Any, cell: Any, seed: int) -> Any:
-        """The split of the digits and a sample of each generator trained on V and T."""
-        X, labels = spaces.images("pixels")
-        parts = spaces.split(len(X), inputs.rows, np.random.default_rng(seed))
-        train = np.concatenate([parts.V, parts.T])[: 4 * inputs.rows // 3]
-        flat = X.reshape(len(X), -1)
-        made = generators.generate(flat[train], labels[train], len(parts.H), seed)
-        return parts.R, parts.H, train, {name: (255 * sample).round().astype(np.uint8) for name, sample in made.items()}
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        real, held, train, made = self.trained(inputs, cell)
-        X, _ = self.features(inputs, cell)
-        extract = spaces.extractor(cell.space)
-        samples = {name: extract(sample.reshape(-1, 28, 28)) for name, sample in made.items()}
-        half = len(held) // 2  # one half is the reference, the other the fresh sample
-        return SimpleNamespace(real=X[real], held=X[held[:half]], train=X[train], seed=int(rng.integers(2**31)),
-                               samples={"fresh": X[held[half:]], **samples})  # fmt: skip
-
-    def measure(self, problem: Any, contender: Contender, rng: np.random.Generator) -> list[dict[str, Any]]:
-        score = contender(problem.real, problem.held, problem.train, problem.seed)
-        return [{"sample": name, **score(sample)} for name, sample in problem.samples.items()]
-
-
-def _package(real: Any, sample: Any) -> None:
-    from prdc import compute_prdc
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        compute_prdc(real, sample, 5)
-
-
-def _faiss(real: Any, sample: Any) -> None:
-    import faiss
-
-    index = faiss.IndexFlatL2(real.shape[1])
-    index.add(real)
-    index.search(sample, 1)
-
-
-def _frechet_quietly(real: Any, sample: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        baselines.fid(real, sample)
-
-
-class Speed(study.Experiment):
-    """Seconds on one thread, D = 2,048, single precision."""
-
-    cells = study.grid(n=[2000])
-    contenders = {
-        "chamfer": lambda R, G: cross_neighbors(R, G),
-        "one direction": lambda R, G: knn(G, R),
-        "precision to coverage": baselines.prdc,
-        "FD": _frechet_quietly,
-        **({"prdc package": _package} if importlib.util.find_spec("prdc") else {}),
-        **({"faiss": _faiss} if importlib.util.find_spec("faiss") else {}),
-    }
-    metrics = {"seconds": study.lower("s", timed=True, log=True)}
-    unit, seeds, repeats = "repeat", 1, 5
-
-    def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
-        return [rng.normal(size=(cell.n, 2048)).astype(np.float32) for _ in range(2)]
-
-    def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
-        start = time.perf_counter()
-        contender(*problem)
-        return [{"seconds": time.perf_counter() - start}]
-
-
-# --- the study -------------------------------------------------------------------------------------------------------
 
 BIG = ["pixels", "cnn"]  # 1,500 rows
 MNIST = {"space": BIG}
@@ -484,14 +134,14 @@ missed = np.argsort(-report.coverage_z)[:10]     # real rows that nothing genera
         """Excess over fresh data's interval, ranges over k, rank correlations with the severity, areas under curves."""
         found = {}
         if "Constructions" in tables:
-            found["Excess"] = _excess(tables["Constructions"])
+            found["Excess"] = excess(tables["Constructions"])
         if "Neighbourhood" in tables:
-            found["Ranges"] = _ranges(tables["Neighbourhood"])
+            found["Ranges"] = ranges(tables["Neighbourhood"])
         if "Ladder" in tables:
-            found["Taus"] = _taus(tables["Ladder"])
-            found["Wins"] = _wins(found["Taus"])
+            found["Taus"] = taus(tables["Ladder"])
+            found["Wins"] = wins(found["Taus"])
         if "Detection" in tables:
-            found["Areas"] = _areas(tables["Detection"])
+            found["Areas"] = areas(tables["Detection"])
             alarms = tables["Detection"]
             found["Alarms"] = alarms[
                 (alarms["contender"] == "chamfer") & ~alarms["damaged"] & (alarms["metric"] == "fidelity_ratio")
@@ -753,72 +403,3 @@ def _loaded(path: Path, extract: FeatureExtractor, features: str) -> tuple[Any, 
             )
         return array, None
     return extract(array), None
-
-
-# --- derived tables --------------------------------------------------------------------------------------------------
-
-
-def _excess(table: pd.DataFrame) -> pd.DataFrame:
-    """How far the fidelity ratio of a sample lies above the upper end of fresh data's interval."""
-    rows = table[table["contender"] == "chamfer"]
-    fresh = rows[rows["sample"] == "fresh"].set_index(["space", "seed"])["fidelity_high"].rename("end")
-    joined = rows.join(fresh, on=["space", "seed"])
-    joined["excess"] = joined["fidelity_ratio"] - joined["end"]
-    return joined[["space", "seed", "sample", "excess"]]
-
-
-def _ranges(table: pd.DataFrame) -> pd.DataFrame:
-    """Range over k of each score, and of its distance from perfect relative to the mean distance."""
-    import pandas as pd
-
-    rows = []
-    for (space, seed, contender, sample, n, m), part in table[table["sample"] != "sizes"].groupby(
-        ["space", "seed", "contender", "sample", "n", "m"]
-    ):
-        used = (
-            part[part["k"] != 5]["score"] if sample == "fresh" else part["score"]
-        )  # k in {1, 3, 10} and in {3, 5, 10}
-        gap = (used - 1).abs()
-        rows.append({"space": space, "seed": seed, "contender": contender, "sample": sample, "n": n, "m": m,
-                     "range": used.max() - used.min(), "relative_range": (gap.max() - gap.min()) / gap.mean()})  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def _taus(table: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-    from scipy.stats import kendalltau
-
-    keys = ["space", "ladder", "seed", "contender", "metric"]
-    rows = [(*key, _finite(kendalltau(part["level"], part["worse"]).statistic)) for key, part in table.groupby(keys)]
-    return pd.DataFrame(rows, columns=[*keys, "tau"])
-
-
-def _finite(tau: float) -> float:
-    """A metric that says the same of all levels orders none of them."""
-    return float(tau) if np.isfinite(tau) else 0.0
-
-
-FIDELITY, COVERAGE = ("blur", "noise"), ("label drop", "prototypes")
-
-
-def _wins(taus: pd.DataFrame) -> pd.DataFrame:
-    """In how many of the four ladders the Chamfer side is not below the Frechet distance and density or coverage."""
-    import pandas as pd
-
-    sides = [(ladder, "fidelity_ratio", "density") for ladder in FIDELITY]
-    sides += [(ladder, "coverage_ratio", "ball_coverage") for ladder in COVERAGE]
-    rows = []
-    for (space, seed), part in taus.groupby(["space", "seed"]):
-        tau = part.groupby(["ladder", "metric"])["tau"].mean().to_dict()
-        run = [side for side in sides if (side[0], side[1]) in tau]
-        won = sum(tau[ladder, ours] >= max(tau[ladder, "fd"], tau[ladder, theirs]) for ladder, ours, theirs in run)
-        rows.append({"space": space, "seed": seed, "not_below": float(won), "ladders": len(run)})
-    return pd.DataFrame(rows)
-
-
-def _areas(table: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    keys = ["space", "ladder", "seed", "contender", "metric"]
-    return pd.DataFrame([(*key, stats.auroc(part["damaged"], part["worse"])) for key, part in table.groupby(keys)],
-                        columns=[*keys, "auc"])  # fmt: skip
