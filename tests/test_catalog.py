@@ -71,3 +71,16 @@ def test_readme_names_every_system_in_its_area():
     told = {row.split("`")[1]: row for row in rows}
     assert set(told) == set(catalog.AREAS)
     assert not [s.slug for s in SYSTEMS if s.slug not in told[s.area]]
+
+
+def test_a_folder_that_is_no_package_is_no_system(tmp_path, monkeypatch):
+    for name, files in {
+        "whole": ("__init__.py", "study.py"),
+        "begun": ("study.py",),
+        "stale": ("study/__pycache__/x",),
+    }.items():
+        for file in files:
+            (tmp_path / "sampling" / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "sampling" / name / file).touch()
+    monkeypatch.setattr(catalog, "ROOT", tmp_path)
+    assert [s.name for s in catalog.systems()] == ["whole"]

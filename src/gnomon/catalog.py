@@ -109,7 +109,10 @@ def systems(area: str | None = None) -> list[System]:
     if area is not None and area not in AREAS:
         raise ValueError(f"unknown area {area!r}; one of {', '.join(AREAS)}")
     found = sorted(
-        p.parent for a in ([area] if area else AREAS) for p in (ROOT / a).glob("*/study*") if p.stem == "study"
+        p.parent
+        for a in ([area] if area else AREAS)
+        for p in (ROOT / a).glob("*/study*")
+        if p.stem == "study" and (p.parent / "__init__.py").is_file()  # else it is being written, or left over
     )
     return [System(p.parent.name, p.name) for p in dict.fromkeys(found)]
 
