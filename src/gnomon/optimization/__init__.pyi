@@ -1,0 +1,12 @@
+from .spectral_descent import LoraSpectrum as LoraSpectrum
+from .spectral_descent import SpectralDescent as SpectralDescent
+from .spectral_descent import SpectralFactorization as SpectralFactorization
+from .spectral_descent import SpectrumCallback as SpectrumCallback
+from .spectral_descent import Trajectory as Trajectory
+from .spectral_descent import flatness as flatness
+from .spectral_descent import growth_rate as growth_rate
+from .spectral_descent import polar as polar
+from .spectral_descent import product_spectrum as product_spectrum
+from .spectral_descent import rate_spread as rate_spread
+from .spectral_descent import spectral_flow as spectral_flow
+from .spectral_descent import stable_rank as stable_rank

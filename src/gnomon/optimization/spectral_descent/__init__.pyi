@@ -1,0 +1,12 @@
+from .factorization import SpectralFactorization as SpectralFactorization
+from .flow import Trajectory as Trajectory
+from .flow import spectral_flow as spectral_flow
+from .lora import LoraSpectrum as LoraSpectrum
+from .method import SpectralDescent as SpectralDescent
+from .monitor import SpectrumCallback as SpectrumCallback
+from .orthogonal import polar as polar
+from .spectra import flatness as flatness
+from .spectra import growth_rate as growth_rate
+from .spectra import product_spectrum as product_spectrum
+from .spectra import rate_spread as rate_spread
+from .spectra import stable_rank as stable_rank
