@@ -38,3 +38,10 @@ from .ot_sampling import SampleSize as SampleSize
 from .ot_sampling import SamplingError as SamplingError
 from .ot_sampling import required_samples as required_samples
 from .ot_sampling import sampling_error as sampling_error
+from .ucca import UCCA as UCCA
+from .ucca import Evaluation as Evaluation
+from .ucca import FAQResult as FAQResult
+from .ucca import faq as faq
+from .ucca import kernelized_sorting as kernelized_sorting
+from .ucca import pairing_score as pairing_score
+from .ucca import point_descriptors as point_descriptors
