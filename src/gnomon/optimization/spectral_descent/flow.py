@@ -114,8 +114,8 @@ def spectral_flow(A0: ArrayLike, B0: ArrayLike, Y: ArrayLike, beta: float = 1e-4
 
     def velocity(_: float, state: Array) -> Array:
         a, b = state[:border].reshape(shapes[0]), state[border:].reshape(shapes[1])
-        grad_a, grad_b = gradients(a, b, target, lam)
-        return -np.concatenate([_smooth(grad_a, beta).ravel(), _smooth(grad_b.T, beta).T.ravel()])
+        step_a, step_b = _smooth(*gradients(a, b, target, lam), beta)
+        return -np.concatenate([step_a.ravel(), step_b.ravel()])
 
     done = solve_ivp(velocity, (0.0, t_max), np.concatenate([A.ravel(), B.ravel()]), method="RK45", rtol=rtol,
                      atol=rtol * 1e-3, t_eval=np.linspace(0.0, t_max, points))  # fmt: skip
@@ -199,10 +199,11 @@ def _kind(A: Array, B: Array, Y: Array, lam: float, excess: float, curvature: fl
     return "saddle" if still and curvature < 0 else "unconverged"
 
 
-def _smooth(G: Array, beta: float) -> Array:
-    """G (G'G + beta)^{-1/2} of a tall matrix; an exact zero stays one."""
-    squares, v = np.linalg.eigh(G.T @ G)
-    return np.asarray((G @ (v / np.sqrt(np.maximum(squares, 0.0) + beta))) @ v.T)
+def _smooth(G: Array, H: Array, beta: float) -> tuple[Array, Array]:
+    """G (G'G + beta)^{-1/2} and (HH' + beta)^{-1/2} H, by one call for both; an exact zero stays one."""
+    squares, v = np.linalg.eigh(np.stack([G.T @ G, H @ H.T]))
+    root = (v / np.sqrt(np.maximum(squares, 0.0) + beta)[:, None, :]) @ v.transpose(0, 2, 1)
+    return G @ root[0], root[1] @ H
 
 
 def _start(sigma: Array, a0: float, b0: float) -> None:
