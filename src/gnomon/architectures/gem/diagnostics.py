@@ -164,7 +164,7 @@ def anisotropy(model: nn.Module, ids: Tensor, layers: str | Sequence[int] = "all
 
 
 def hull(model: nn.Module, ids: Tensor, layers: str | Sequence[int] = "all", points: int = 0,
-         used: Tensor | None = None, max_iter: int = 1000, random_state: int = 0) -> pd.DataFrame:  # fmt: skip
+         used: Tensor | None = None, max_iter: int = 500, random_state: int = 0) -> pd.DataFrame:  # fmt: skip
     """How far the states of each layer are from their own mixtures, and from the hull of the embeddings.
 
     Parameters
