@@ -1,0 +1,13 @@
+from .bounds import best_logit_nll as best_logit_nll
+from .bounds import best_mixture_nll as best_mixture_nll
+from .bounds import context_bound as context_bound
+from .bounds import information_bound as information_bound
+from .bounds import output_bound as output_bound
+from .bounds import vtree_bound as vtree_bound
+from .bounds import vtree_certificate as vtree_certificate
+from .circuit import Circuit as Circuit
+from .language_model import PCLanguageModel as PCLanguageModel
+from .mixture import VtreeSum as VtreeSum
+from .rank import separation_rank as separation_rank
+from .trees import Vtree as Vtree
+from .trees import vtree as vtree
