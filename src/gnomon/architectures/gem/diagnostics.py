@@ -276,7 +276,7 @@ def gem_diagnostics(model: str | nn.Module, texts: str | Sequence[str] | Tensor,
     tokens : int
         Tokens read, at most.
     points : int
-        States of each layer that are projected on the hull exactly.
+        States of the last layer that are projected on the hull exactly.
     positions : int
         At which causal faithfulness is measured, at the middle layer; 0 leaves it out.
     random_state : int
@@ -313,7 +313,17 @@ def gem_diagnostics(model: str | nn.Module, texts: str | Sequence[str] | Tensor,
     return Diagnostics(
         uncertainty(model, ids),
         anisotropy(model, ids, layers, random_state=random_state),
-        hull(model, ids, layers, points, used, random_state=random_state),
+        _hull_of_all(model, ids, layers, points, used, random_state),
         lens,
         faithful,
     )
+
+
+def _hull_of_all(model: nn.Module, ids: Tensor, layers: str | Sequence[int], points: int, used: Tensor | None,
+                 random_state: int) -> pd.DataFrame:  # fmt: skip
+    """Residuals of all layers, and the exact distance of the last: hundreds of products with E."""
+    frame, last = hull(model, ids, layers), Reader(model).depth
+    if not points or last not in set(frame["layer"]):
+        return frame
+    exact = hull(model, ids, [last], points, used, max_iter=200, random_state=random_state)
+    return frame.merge(exact[["layer", "distance", "residual", "gap", "entropy"]], on="layer", how="left")

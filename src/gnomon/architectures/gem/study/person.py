@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gnomon.architectures.gem.diagnostics import Diagnostics
 
-COLUMNS = ("layer", "lens_kl", "agreement", "rank", "step_cosine", "ratio", "cosine_hm", "distance", "cosine", "centred_cosine", "effective_rank")  # fmt: skip
+COLUMNS = ("layer", "lens_kl", "agreement", "rank", "step_cosine", "ratio", "cosine_hm", "cosine", "centred_cosine", "effective_rank")  # fmt: skip
 
 
 class Run(Inputs):
@@ -31,7 +31,7 @@ class Run(Inputs):
     text: datasets.TextPath | None = Field(None, description="text that is read (default: English Wikipedia articles)")
     length: int = Field(64, ge=2, description="tokens in a window")
     tokens: int = Field(1024, ge=2, description="tokens that are read, at most")
-    points: int = Field(16, ge=1, description="states of each layer that are projected on the hull")
+    points: int = Field(16, ge=1, description="states of the last layer that are projected on the hull")
     positions: int = Field(32, ge=0, description="where causal faithfulness is measured; 0: not at all")
     train: bool = Field(False, description="go on pre-training with and without GEM; --save keeps both models")
     corpus: datasets.TextPath | None = Field(None, description="text to train on, with --train")
@@ -115,6 +115,7 @@ def summary(outcome: Outcome) -> pd.DataFrame:
             "model": name,
             **report.uncertainty.summary,
             "residual ratio": last["ratio"],
+            "hull distance": last["distance"],
             "settled": report.lens.settled,
         }
         if report.faithfulness is not None:
