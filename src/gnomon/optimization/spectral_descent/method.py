@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gnomon.optimization.spectral_descent.orthogonal import check_options, orthogonalise
+from gnomon.optimization.spectral_descent.orthogonal import check_options, finite, orthogonalise
 
 ORTHS = ("exact", "newton_schulz", "smoothed", "cubic")
 SCALES = ("none", "original", "match_rms_adamw")
@@ -196,13 +196,10 @@ def _batches(group: dict[str, Any], index: int) -> list[list[Tensor]]:
             raise RuntimeError(f"{_name(group, position, index)} has a sparse gradient, which has no polar factor here")
         alone = position if group["foreach"] is False else None
         found.setdefault((tuple(p.shape), p.dtype, p.grad.dtype, p.device, alone), []).append(p)
-    if not all(torch.isfinite(norm) for norms in _norms(found.values()) for norm in norms):
+    # a finite sum proves all entries finite; an infinite one may be an overflow
+    totals = [torch.stack([p.grad.sum() for p in batch if p.grad is not None]) for batch in found.values()]
+    if not all(bool(torch.isfinite(total).all()) for total in totals):
         for position, p in enumerate(group["params"]):
-            if p.grad is not None and not bool(torch.isfinite(p.grad).all()):
+            if p.grad is not None and not finite(p.grad):
                 raise RuntimeError(f"{_name(group, position, index)} has a gradient with NaN or infinity")
     return list(found.values())
-
-
-def _norms(batches: Iterable[list[Tensor]]) -> Iterable[Sequence[Tensor]]:
-    # the largest entry is finite exactly when all are; one pass, no overflow
-    return (torch._foreach_norm([p.grad for p in batch if p.grad is not None], ord=math.inf) for batch in batches)
