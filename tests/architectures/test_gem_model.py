@@ -71,7 +71,7 @@ def test_attaching_and_folding_keep_the_function(family: str) -> None:
     reader = Reader(model)
     _, streams = next(reader.walk(IDS))
     h = head.states(streams[reader.depth])
-    assert torch.allclose(float(head.beta) * h @ E.T, before, atol=1e-4)  # logits are beta E h
+    assert torch.allclose(head.beta_value * h @ E.T, before, atol=1e-4)  # logits are beta E h
     with torch.no_grad():
         getattr(model, MODULE).log_scale += 0.3
     moved = logits(model)
@@ -84,7 +84,7 @@ def test_attaching_and_folding_keep_the_function(family: str) -> None:
     assert not hasattr(twin, MODULE)
     folded = head_of(twin)
     _, streams = next(Reader(twin).walk(IDS))
-    assert torch.allclose(float(folded.beta) * folded.states(streams[reader.depth]) @ twin.get_output_embeddings().weight.T,
+    assert torch.allclose(folded.beta_value * folded.states(streams[reader.depth]) @ twin.get_output_embeddings().weight.T,
                           moved, atol=1e-4)  # fmt: skip
     assert fold_scale(twin) == pytest.approx(beta * math.exp(0.3), rel=1e-5)  # nothing attached: a question
 
@@ -387,7 +387,7 @@ def test_hull_by_layer() -> None:
     E, h = model.lm_head.weight.detach(), Reader(model)
     _, streams = next(h.walk(IDS))
     x = streams[L].flatten(0, 1)
-    m = torch.softmax(float(h.head.beta) * x @ E.T, -1) @ E
+    m = torch.softmax(h.head.beta_value * x @ E.T, -1) @ E
     last = frame.iloc[-1]
     assert last["ratio"] == pytest.approx(float((x - m).square().sum() / x.square().sum()), rel=1e-4)
     assert last["cosine_hm"] == pytest.approx(float(torch.cosine_similarity(x, m, dim=-1).mean()), abs=1e-4)

@@ -301,7 +301,12 @@ def test_flows_are_expected_counts():
 
 
 @pytest.mark.parametrize(
-    "how", [{"optimizer": "adam"}, {"optimizer": "em", "batch_size": 50}, {"optimizer": "adam", "dtype": "float32"}]
+    "how",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "em", "batch_size": 50, "step": 0.2},
+        {"optimizer": "adam", "dtype": "float32"},
+    ],
 )
 def test_learning_finds_copies(how):
     rng = np.random.default_rng(0)
@@ -323,12 +328,20 @@ def test_restarts_and_warm_starts_do_not_lower_the_likelihood():
     assert one.fit(X, n_steps=10, warm_start=True).log_likelihood_ >= before
 
 
-def test_state_survives_a_round_trip():
+def test_state_survives_a_round_trip(tmp_path):
     pc = random_circuit(0)
     other = Circuit(pc.vtree, 3, 3).initialize(random_state=9)
     other.module_.load_state_dict(pc.module_.state_dict())
     X = states(pc.sizes_)
     np.testing.assert_array_equal(other.score_samples(X), pc.score_samples(X))
+    mixed = Circuit(vtree("linear", 3), [2, 4, 3], 2, "tucker").initialize(random_state=0)
+    mixed.save(tmp_path / "pc.safetensors")
+    again = Circuit.load(tmp_path / "pc.safetensors")
+    np.testing.assert_array_equal(again.joint(), mixed.joint())
+    assert [f.name for f in tmp_path.iterdir()] == ["pc.safetensors"]
+    (tmp_path / "text").write_text("nothing of the kind")
+    with pytest.raises(ValueError, match="holds no circuit"):
+        Circuit.load(tmp_path / "text")
 
 
 # --- two circuits ----------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def hull(model: nn.Module, ids: Tensor, layers: str | Sequence[int] = "all", poi
 
     reader, ids = reader_for(model, ids)
     wanted, E = reader.layers(layers), reader.head.E.detach().float()
-    beta, scale = float(reader.head.beta), float(E.square().sum(1).mean())
+    beta, scale = reader.head.beta_value, float(E.square().sum(1).mean())
     sums = {layer: torch.zeros(5, dtype=torch.float64) for layer in wanted}
     kept: dict[int, list[Tensor]] = {layer: [] for layer in wanted}
     generator = torch.Generator().manual_seed(random_state)
@@ -224,7 +224,7 @@ def hull(model: nn.Module, ids: Tensor, layers: str | Sequence[int] = "all", poi
 
 def _projected(reader: Reader, h: Tensor, used: Tensor | None, max_iter: int, scale: float) -> dict[str, float]:
     E = reader.head.E.detach().float()
-    m = torch.softmax(float(reader.head.beta) * (h @ E.T), -1) @ E
+    m = torch.softmax(reader.head.beta_value * (h @ E.T), -1) @ E
     found = hull_distance(h, E if used is None else E[used.to(E.device)], tol=1e-6, max_iter=max_iter)
     return {"distance": float(found.distance.mean()) / scale**0.5, "residual": float((h - m).norm(dim=1).mean()) / scale**0.5,
             "gap": float(found.gap.max()) / scale, "entropy": float(found.entropy.mean())}  # fmt: skip

@@ -82,6 +82,12 @@ class Head:
         return self.folded * self.factor
 
     @property
+    def beta_value(self) -> float:
+        """The scale as a number."""
+        beta = self.beta
+        return float(beta.detach()) if isinstance(beta, Tensor) else float(beta)
+
+    @property
     def exact(self) -> bool:
         """Whether the logits are beta E h, nothing else."""
         return self.cap is None and getattr(self.module, "bias", None) is None

@@ -143,7 +143,7 @@ def descent(problem: Problem) -> float:
     reader = Reader(problem.model)
     _, streams = next(reader.walk(problem.inside))
     h, E = reader.head.states(streams[reader.depth]).flatten(0, 1).double(), reader.head.E.double()
-    beta = float(reader.head.beta)
+    beta = reader.head.beta_value
     m = mixture(h, E, beta)
     margin = free_energy(h, E, beta) - (h - m).square().sum(-1) / 2 - free_energy(m, E, beta)
     return float(margin.min() / E.square().sum(1).mean())
