@@ -260,7 +260,9 @@ class UCCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         for null, k, s in track(jobs + [(True, k, 0) for k in range(self.n_null)]):
             rng = np.random.default_rng([seed, int(null), k, s])
             y = ys[s].null(self.n_pca, rng, self.kernel, self.kernel_space) if null else ys[s]
-            found = search(x, y, rng, n_starts=self.n_starts, pool=self.pool, max_rounds=self.max_rounds)
+            found = search(
+                x, y, rng, n_starts=self.n_starts, pool=self.pool, max_rounds=self.max_rounds, plain=null or k == 0
+            )
             log.info(
                 "%s %d: score %.3f after %d rounds", "null" if null else "run", k, found.best.score, found.n_rounds
             )

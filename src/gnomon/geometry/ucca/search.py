@@ -116,10 +116,12 @@ def ascent(x: View, y: View, max_iter: int = 30) -> Callable[[Array], Pairing]:
     return lambda start: ascend(F_x, F_y, start, max_iter)
 
 
-def search(
-    x: View, y: View, rng: np.random.Generator, *, n_starts: int = 10, pool: int = 4, max_rounds: int = 60
-) -> Found:
-    """One run: ``n_starts`` ascents from descriptors, then rounds until 10 in a row gain nothing or ``max_rounds``."""
+def search(x: View, y: View, rng: np.random.Generator, *, n_starts: int = 10, pool: int = 4, max_rounds: int = 60,
+           plain: bool = True) -> Found:  # fmt: skip
+    """One run: ``n_starts`` ascents from descriptors, then rounds until 10 in a row gain nothing or ``max_rounds``.
+
+    ``plain``: the first start is without noise. Runs that share it are not independent, and may agree for that alone.
+    """
     climb = ascent(x, y)
     visited: list[Optimum] = []
 
@@ -129,7 +131,7 @@ def search(
 
     plan = descriptor_plan(x, y)
     for start in range(n_starts):
-        visit(plan * rng.gamma(1.0, 1.0, plan.shape) if start else plan, 0)
+        visit(plan if plain and not start else plan * rng.gamma(1.0, 1.0, plan.shape), 0)
     best = _distinct(visited, pool)
     d = min(x.coordinates.shape[1], y.coordinates.shape[1])
     widths = sorted({min(k, d) for k in WIDTHS})
