@@ -461,6 +461,13 @@ def test_search_keeps_what_it_visits():
     assert len(search(x, y, np.random.default_rng(0), n_starts=3, max_rounds=0).visited) == 3
 
 
+def test_threads_change_nothing():
+    X, Y = noisy(50)
+    one, two = (UCCA(n_components=2, n_runs=1, n_null=1, max_rounds=3, n_jobs=n).fit(X, Y) for n in (1, 2))
+    assert_array_equal(one.pairing_, two.pairing_)
+    assert_array_equal(one.null_scores_, two.null_scores_)
+
+
 def test_frames_tensors_and_names():
     import pandas as pd
     import torch

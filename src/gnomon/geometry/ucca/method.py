@@ -100,6 +100,8 @@ class UCCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Give the features unit variance first. It flattens spectra and may break what works without.
     random_state : int, RandomState instance or None
         Run k is seeded by (random_state, k).
+    n_jobs : int, optional
+        Threads of a search, as scikit-learn counts them; the result does not depend on it.
 
     Attributes
     ----------
@@ -155,7 +157,8 @@ class UCCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def __init__(self, n_components: int = 5, *, n_pca: int = 15, kernel: str = "rbf", n_starts: int = 10, pool: int = 4,
                  max_rounds: int = 60, n_runs: int = 3, n_null: int = 5, ridge: float = 0.1, kernel_space: str = "input",
-                 bijective: bool = True, soft: bool = False, standardize: bool = False, random_state: Any = 0):  # fmt: skip
+                 bijective: bool = True, soft: bool = False, standardize: bool = False, random_state: Any = 0,
+                 n_jobs: int | None = None):  # fmt: skip
         self.n_components = n_components
         self.n_pca = n_pca
         self.kernel = kernel
@@ -170,6 +173,7 @@ class UCCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.soft = soft
         self.standardize = standardize
         self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -261,7 +265,14 @@ class UCCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             rng = np.random.default_rng([seed, int(null), k, s])
             y = ys[s].null(self.n_pca, rng, self.kernel, self.kernel_space) if null else ys[s]
             found = search(
-                x, y, rng, n_starts=self.n_starts, pool=self.pool, max_rounds=self.max_rounds, plain=null or k == 0
+                x,
+                y,
+                rng,
+                n_starts=self.n_starts,
+                pool=self.pool,
+                max_rounds=self.max_rounds,
+                plain=null or k == 0,
+                n_jobs=self.n_jobs,
             )
             log.info(
                 "%s %d: score %.3f after %d rounds", "null" if null else "run", k, found.best.score, found.n_rounds

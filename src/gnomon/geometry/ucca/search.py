@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from joblib import Parallel, delayed
 
 from gnomon.geometry.ucca.assignment import (
     ascend,
@@ -117,34 +118,43 @@ def ascent(x: View, y: View, max_iter: int = 30) -> Callable[[Array], Pairing]:
 
 
 def search(x: View, y: View, rng: np.random.Generator, *, n_starts: int = 10, pool: int = 4, max_rounds: int = 60,
-           plain: bool = True) -> Found:  # fmt: skip
+           plain: bool = True, n_jobs: int | None = None) -> Found:  # fmt: skip
     """One run: ``n_starts`` ascents from descriptors, then rounds until 10 in a row gain nothing or ``max_rounds``.
 
     ``plain``: the first start is without noise. Runs that share it are not independent, and may agree for that alone.
+    ``n_jobs``: threads over the ascents of a round, as joblib counts them; the result does not depend on it.
     """
     climb = ascent(x, y)
     visited: list[Optimum] = []
 
-    def visit(plan: Array, step: int) -> None:
+    def optimum(plan: Array, step: int) -> Optimum:
         pairing = climb(doubly_stochastic(plan))
-        visited.append(Optimum(pairing, overlap(x.kernel, y.kernel, pairing), step))
+        return Optimum(pairing, overlap(x.kernel, y.kernel, pairing), step)
+
+    def visit(plans: Iterator[Array], step: int) -> list[Optimum]:
+        found = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(optimum)(plan, step) for plan in plans)
+        visited.extend(found)
+        return list(found)
 
     plan = descriptor_plan(x, y)
-    for start in range(n_starts):
-        visit(plan if plain and not start else plan * rng.gamma(1.0, 1.0, plan.shape), 0)
-    best = _distinct(visited, pool)
+    best = _distinct(
+        visit((plan if plain and not k else plan * rng.gamma(1.0, 1.0, plan.shape) for k in range(n_starts)), 0), pool
+    )
     d = min(x.coordinates.shape[1], y.coordinates.shape[1])
     widths = sorted({min(k, d) for k in WIDTHS})
+
+    def proposals(best: list[Optimum]) -> Iterator[Array]:
+        consensus = np.mean([permutation_matrix(o.pairing) for o in best], axis=0) / len(plan)
+        for k in widths:
+            yield canonical_plan(x, y, consensus, k, EPSILON) * rng.gamma(2.0, 0.5, plan.shape)
+        for own in best[:2]:
+            yield canonical_plan(x, y, own.pairing, int(rng.choice(widths)), SHARP)
+
     idle = step = 0
     while idle < PATIENCE and step < max_rounds:
         step += 1
         before = best[0].score
-        consensus = np.mean([permutation_matrix(o.pairing) for o in best], axis=0) / len(plan)
-        for k in widths:
-            visit(canonical_plan(x, y, consensus, k, EPSILON) * rng.gamma(2.0, 0.5, plan.shape), step)
-        for own in best[:2]:
-            visit(canonical_plan(x, y, own.pairing, int(rng.choice(widths)), SHARP), step)
-        best = _distinct(best + [o for o in visited if o.round == step], pool)
+        best = _distinct(best + visit(proposals(best), step), pool)
         idle = 0 if best[0].score > before + GAIN else idle + 1
     return Found(best[0], step, visited)
 
