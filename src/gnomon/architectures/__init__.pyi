@@ -36,3 +36,12 @@ from .probabilistic_circuits import separation_rank as separation_rank
 from .probabilistic_circuits import vtree as vtree
 from .probabilistic_circuits import vtree_bound as vtree_bound
 from .probabilistic_circuits import vtree_certificate as vtree_certificate
+from .gated_deltanet2 import GatedDeltaNet2 as GatedDeltaNet2
+from .gated_deltanet2 import GatedDeltaNet2Config as GatedDeltaNet2Config
+from .gated_deltanet2 import GatedDeltaNet2ForCausalLM as GatedDeltaNet2ForCausalLM
+from .gated_deltanet2 import fast_weight_step as fast_weight_step
+from .gated_deltanet2 import gated_delta_rule as gated_delta_rule
+from .gated_deltanet2 import gated_delta_rule2 as gated_delta_rule2
+from .gated_deltanet2 import gated_delta_rule2_step as gated_delta_rule2_step
+from .gated_deltanet2 import kda as kda
+from .gated_deltanet2 import transition_norm as transition_norm

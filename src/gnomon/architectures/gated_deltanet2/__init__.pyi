@@ -1,0 +1,12 @@
+from .attention import Attention as Attention
+from .layer import GatedDeltaNet2 as GatedDeltaNet2
+from .model import GatedDeltaNet2Config as GatedDeltaNet2Config
+from .model import GatedDeltaNet2ForCausalLM as GatedDeltaNet2ForCausalLM
+from .model import GatedDeltaNet2Model as GatedDeltaNet2Model
+from .norms import transition_norm as transition_norm
+from .recurrent import FastWeightStep as FastWeightStep
+from .recurrent import fast_weight_step as fast_weight_step
+from .rule import gated_delta_rule as gated_delta_rule
+from .rule import gated_delta_rule2 as gated_delta_rule2
+from .rule import gated_delta_rule2_step as gated_delta_rule2_step
+from .rule import kda as kda
