@@ -1,0 +1,15 @@
+from .convert import convert_to_dormant as convert_to_dormant
+from .events import event_forward as event_forward
+from .functional import dormant_lif as dormant_lif
+from .functional import reset as reset
+from .functional import wake_steps as wake_steps
+from .ledger import EnergyLedger as EnergyLedger
+from .ledger import energy_ledger as energy_ledger
+from .ledger import relative_energy as relative_energy
+from .networks import SpikingClassifier as SpikingClassifier
+from .networks import fit as fit
+from .networks import mlp as mlp
+from .networks import residual as residual
+from .neuron import DormantLIF as DormantLIF
+from .profile import inhibition_profile as inhibition_profile
+from .recording import Recording as Recording
