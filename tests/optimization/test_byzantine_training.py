@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -38,13 +37,11 @@ from gnomon.optimization import (
     estimate_smoothness,
     optimised,
     robust_all_reduce,
-    to_flower_strategy,
 )
 from gnomon.optimization.byzantine import solvers
 from gnomon.optimization.byzantine.attacks import LabelFlip
 from gnomon.optimization.byzantine.baselines import local_prox, newton_cg
 from gnomon.optimization.byzantine.certificate import heterogeneity_of, predicted_rounds
-from gnomon.optimization.byzantine.flower import merge_layers
 from gnomon.optimization.byzantine.losses import Custom, Inner, ZeroLoss, as_loss
 
 
@@ -152,7 +149,7 @@ def test_nesterov_and_heavy_ball_by_their_recursions():
     assert np.allclose(nth(solvers.heavy_ball(lambda x: H @ x, x, 1.0), 2), x1 - 0.1 * (0.9 * v1 + H @ x1))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.02, 0.5))
 def test_every_solver_finds_the_minimiser(seed, low):
     H, c = spd(seed, 5, low), np.random.default_rng(seed).normal(size=5)
@@ -549,46 +546,3 @@ def test_four_processes_equal_the_simulation(tmp_path):
 def test_all_reduce_needs_a_group():
     with pytest.raises(RuntimeError, match="not initialised"):
         robust_all_reduce(torch.zeros(3), Mean())
-
-
-def test_merging_layers_for_flower():
-    rng = np.random.default_rng(0)
-    answers = [[rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=4)] for _ in range(5)]
-    answers[4] = [np.full((2, 3), 1e6, dtype=np.float32), np.full(4, -1e6)]
-    merged = merge_layers(answers, TrimmedMean(1))
-    assert [m.shape for m in merged] == [(2, 3), (4,)]
-    assert merged[0].dtype == np.float32
-    rows = np.stack([np.concatenate([a.ravel() for a in answer]) for answer in answers])
-    assert np.allclose(np.concatenate([m.ravel() for m in merged]), TrimmedMean(1)(rows), atol=1e-6)
-    with pytest.raises(ValueError, match="different shapes"):
-        merge_layers([answers[0], [np.zeros(2)]], Mean())
-    with pytest.raises(TypeError, match="expected an aggregator"):
-        to_flower_strategy(NNM(1), 1)
-    with pytest.raises(ValueError, match="built for f=2"):
-        to_flower_strategy(TrimmedMean(2), 1)
-
-
-@pytest.mark.skipif(find_spec("flwr") is not None, reason="flwr is installed")
-def test_flower_says_what_to_install():
-    with pytest.raises(ImportError, match="pip install flwr"):
-        to_flower_strategy(TrimmedMean(1), 1)
-
-
-@pytest.mark.skipif(
-    find_spec("flwr") is None, reason="flwr needs an environment of its own: benchmarks/peers/byzantine.txt"
-)
-def test_flower_strategy():
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
-    from flwr.server.strategy import Strategy
-
-    strategy = to_flower_strategy(Chain(NNM(1), TrimmedMean(1)), 1, min_fit_clients=3)
-    assert isinstance(strategy, Strategy)
-    rows = np.random.default_rng(0).normal(size=(5, 6))
-    rows[4] = 1e6
-    results = [
-        (None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters([r.reshape(2, 3)]), 10**i, {}))
-        for i, r in enumerate(rows)
-    ]
-    merged, _ = strategy.aggregate_fit(1, results, [])
-    assert np.allclose(parameters_to_ndarrays(merged)[0].ravel(), Chain(NNM(1), TrimmedMean(1))(rows))
-    assert strategy.aggregate_fit(1, results[:2], []) == (None, {})
