@@ -425,9 +425,11 @@ def test_rows_that_are_not_finite_count_as_liars():
         assert np.isfinite(GeometricMedian()(x)).all()
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
 def test_overflowing_sum_is_no_infinity():
     x = np.full((3, 2), 1.5e308)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.array_equal(Krum(1)(x), x[0])
     assert np.array_equal(CoordinateMedian()(x)[:1], [1.5e308])
 
 

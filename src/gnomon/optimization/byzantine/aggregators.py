@@ -64,6 +64,7 @@ def check_liars(n: int, f: int) -> None:
         raise ValueError(f"needs n > 2f, got n={n}, f={f}")
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def finite(x: Any, most: int) -> tuple[Any, int]:
     """The rows without those that hold NaN or infinity, and how many these were; a warning names them.
 
@@ -84,6 +85,7 @@ def finite(x: Any, most: int) -> tuple[Any, int]:
     return (x[good] if bad else x), len(bad)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def squared_distances(x: Any) -> Any:
     """Squared Euclidean distances between the rows (n, n), through one Gram matrix.
 
