@@ -229,6 +229,18 @@ def test_non_contiguous_input_and_any_leading_shape() -> None:
     assert torch.allclose(shaped.total, fused_gem_loss(h, E, targets, beta=beta).total)
 
 
+def test_mixed_types_are_computed_in_the_wider_one() -> None:
+    h, E, _, targets = problem(6)
+    for loss in (gem_loss, fused_gem_loss):
+        found = loss(h.float(), E.to(torch.bfloat16), targets, 0.3)
+        exact = loss(h.float(), E.to(torch.bfloat16).float(), targets, 0.3)
+        assert found.total.dtype == torch.float32
+        assert torch.equal(found.total, exact.total)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(fused_gem_loss(h, E, targets, 0.3).total, fused_gem_loss(h, E, targets, 0.3).total)
+        assert fused_gem_loss(h, E, targets, 0.3).total.dtype == torch.double
+
+
 # --- limits and identities --------------------------------------------------------------------------------------------
 
 
