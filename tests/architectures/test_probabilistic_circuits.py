@@ -289,6 +289,16 @@ def test_em_of_a_sum_never_lowers_the_likelihood():
         assert (np.diff(curve) >= -1e-10).all()
 
 
+def test_a_pseudocount_leaves_nothing_impossible():
+    X = np.array([[0, 1], [0, 1], [1, 0]])
+    free, kept = (Circuit((0, 1), 3, 2).fit(X, n_steps=30, pseudocount=c) for c in (0.0, 0.1))
+    assert free.score_samples([[2, 2]])[0] == -np.inf
+    assert np.isfinite(kept.score_samples([[2, 2]])).all()
+    assert math.isclose(kept.joint().sum(), 1, abs_tol=1e-12)
+    one = Circuit((0, 1), 3, 1).fit(X, n_steps=3, pseudocount=3.0)
+    np.testing.assert_allclose(one.joint().sum(1), [3 / 6, 2 / 6, 1 / 6], atol=1e-12)
+
+
 def test_flows_are_expected_counts():
     """The E step by enumeration of the units of the smallest circuit: p(k | x) at the root."""
     pc = random_circuit(0, T=2, V=2, R=2)
@@ -430,6 +440,7 @@ fitted = random_circuit(0, T=3)
         (lambda: Circuit((0, 1), 2).fit([[0, 1]], n_steps=0), "n_steps: got 0"),
         (lambda: Circuit((0, 1), 2).fit([[0, 1]], step=1.5), "step: got 1.5"),
         (lambda: Circuit((0, 1), 2).fit([[0, 1]], dtype="float16"), "dtype 'float16'"),
+        (lambda: Circuit((0, 1), 2).fit([[0, 1]], pseudocount=-1), "pseudocount: got -1"),
         (lambda: Circuit((0, 1), 2).fit(np.zeros((0, 2), int)), "no rows"),
         (lambda: Circuit(vtree("linear", 30), 3).initialize().joint(), "sample instead"),
         (lambda: Circuit.from_weights((0, 1), np.ones((2, 1, 2)), np.ones((1, 2, 1, 1)), [1.0]), "leaf: expected rows"),

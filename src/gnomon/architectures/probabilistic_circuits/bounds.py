@@ -200,7 +200,8 @@ def context_bound(
         if c * each[full] <= R:
             break
     S = np.where(j < full, R, 0.0) if rest < 1e-200 else np.where(j < full, R, c * each)
-    nll = -(mass[mass > 0] * np.log(S[mass > 0] / N)).sum()
+    some = mass > 1e-200
+    nll = -(mass[some] * np.log(S[some] / N)).sum()
     return max(0.0, float(nll - m * entropy))
 
 

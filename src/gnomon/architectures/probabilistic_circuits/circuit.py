@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +42,7 @@ class Density(BaseEstimator):  # type: ignore[misc]
         n_steps: int = 200,
         batch_size: int | None = None,
         step: float | None = None,
+        pseudocount: float = 0.0,
         restarts: int = 1,
         warm_start: bool = False,
         random_state: int | None = None,
@@ -59,6 +63,9 @@ class Density(BaseEstimator):  # type: ignore[misc]
         step : float, optional
             ``em``: share of the new weights (default 1 on all rows, .05 on batches). ``adam``: learning rate
             (default .1), falling along a half cosine.
+        pseudocount : float
+            ``em``: added to the flows of every unit, so that unseen symbols keep some probability; 0 is maximum
+            likelihood.
         restarts : int
             The best of so many random starts, by the likelihood of X.
         warm_start : bool
@@ -83,6 +90,8 @@ class Density(BaseEstimator):  # type: ignore[misc]
             step = 0.05 if optimizer == "em" and batch_size is not None else _STEP[optimizer]
         if not 0 < step <= (1 if optimizer == "em" else math.inf):
             raise ValueError(f"step: got {step!r}; expected a number in (0, 1] for em, positive for adam")
+        if not 0 <= pseudocount < math.inf:
+            raise ValueError(f"pseudocount: got {pseudocount!r}; expected a number of at least 0")
         if dtype not in ("float64", "float32"):
             raise ValueError(f"dtype {dtype!r}: expected 'float64' or 'float32'")
         sizes = self._sizes(np.asarray(X))
@@ -98,8 +107,16 @@ class Density(BaseEstimator):  # type: ignore[misc]
                 module = self._module(sizes)
                 module.randomize(generator, rows)
             module = module.to(getattr(torch, dtype))
-            curve = fit_module(module, rows, optimizer, n_steps=n_steps, batch_size=batch_size, step=step,
-                               generator=generator)  # fmt: skip
+            curve = fit_module(
+                module,
+                rows,
+                optimizer,
+                n_steps=n_steps,
+                batch_size=batch_size,
+                step=step,
+                pseudocount=pseudocount,
+                generator=generator,
+            )
             module = module.double()
             reached = float(_chunked(module, rows).mean())
             if best is None or reached > best[0]:
@@ -278,6 +295,38 @@ class Circuit(Density):
                 raise ValueError(f"{name}: expected rows of numbers >= 0 that sum to 1")
         module.set_weights([w.log() for w in parts])
         return made._keep(module, sizes)
+
+    def save(self, path: str | Path) -> None:
+        """Write vtree and weights as one safetensors file, whole or not at all."""
+        from safetensors.torch import save_file
+
+        module = self._fitted()
+        told = {"vtree": self._tree().tree, "n_symbols": self.sizes_, "width": module.width, "product": module.product}
+        part = Path(f"{path}.part")
+        save_file({k: v.contiguous() for k, v in module.state_dict().items()}, part, {"circuit": json.dumps(told)})
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Circuit:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            When the file holds no circuit.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), "pt") as file:
+                told = json.loads((file.metadata() or {})["circuit"])
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            made = cls(Vtree(told["vtree"]), told["n_symbols"], told["width"], told["product"])
+            module = made._module(tuple(told["n_symbols"])).double()
+            module.load_state_dict(state)
+        except (SafetensorError, KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} holds no circuit ({error})") from error
+        return made._keep(module, tuple(told["n_symbols"]))
 
     # --- queries ---
 
