@@ -600,6 +600,14 @@ def test_warnings():
         u.fit(X, Y)
 
 
+def test_fewer_rows_than_columns():
+    rng = np.random.default_rng(0)
+    X = np.hstack([shaped(60, 4), 0.01 * rng.normal(size=(60, 100))])
+    order = rng.permutation(60)
+    u = UCCA(n_components=3, n_pca=10, **QUICK).fit(X, (X @ ortho_group.rvs(104, random_state=rng))[order])
+    assert_array_equal(order[u.pairing_], np.arange(60))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_constant_view():
     with pytest.raises(ValueError, match="n_components: got 2; expected at most 0"):
