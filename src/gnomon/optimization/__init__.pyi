@@ -36,6 +36,15 @@ from .byzantine import estimate_smoothness as estimate_smoothness
 from .byzantine import optimised as optimised
 from .byzantine import robust_all_reduce as robust_all_reduce
 from .byzantine import to_flower_strategy as to_flower_strategy
+from .muon_river import MixedSpikedSensing as MixedSpikedSensing
+from .muon_river import MuonThenAdamW as MuonThenAdamW
+from .muon_river import RiverMonitor as RiverMonitor
+from .muon_river import TwoStage as TwoStage
+from .muon_river import largest_decreasing_step as largest_decreasing_step
+from .muon_river import overshoot_1d as overshoot_1d
+from .muon_river import river_direction as river_direction
+from .muon_river import river_hill as river_hill
+from .muon_river import step_bounds as step_bounds
 from .spectral_descent import LoraSpectrum as LoraSpectrum
 from .spectral_descent import SpectralDescent as SpectralDescent
 from .spectral_descent import SpectralFactorization as SpectralFactorization

@@ -1,0 +1,9 @@
+from .curvature import largest_decreasing_step as largest_decreasing_step
+from .curvature import river_direction as river_direction
+from .curvature import step_bounds as step_bounds
+from .method import TwoStage as TwoStage
+from .monitor import RiverMonitor as RiverMonitor
+from .monitor import river_hill as river_hill
+from .routing import MuonThenAdamW as MuonThenAdamW
+from .scalar import overshoot_1d as overshoot_1d
+from .sensing import MixedSpikedSensing as MixedSpikedSensing
