@@ -85,8 +85,8 @@ class FactoredKernel(Kernel):
         order = np.argsort(self.leaves, axis=None, kind="stable")
         start = np.zeros(self.left.shape[1] + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.leaves.ravel(), minlength=self.left.shape[1]), out=start[1:])
-        weights = (w.data.reshape(n, trees) for w in (self.left, self.right))
-        out = dense_kernel(self.leaves, *weights, start, order // trees)
+        left, right = self.left.data.reshape(n, trees), self.right.data.reshape(n, trees)
+        out = dense_kernel(self.leaves, left, right, start, order // trees)
         out *= 0.5 * self.scale[:, None]
         out *= self.scale
         np.fill_diagonal(out, 1.0)

@@ -258,7 +258,7 @@ class FoSTA(TransformerMixin, BaseEstimator):
         return np.flatnonzero(take)
 
     def _embed(self, seed: int) -> Array:
-        W, options = self.affinity_, {"t": self.t, "beta": self.beta}
+        W, options = self.affinity_, dict[str, Any](t=self.t, beta=self.beta)
         if self.embedder == "spectral":
             return embeddings.spectral(W, self.n_components)
         if self.embedder == "umap":

@@ -94,7 +94,7 @@ def _split(U: Array, V: Array, X: Array, Y: Array, rank: int, init: str,
     from gnomon.geometry.fosta.loops import low_rank_plan, split_by_capacity
 
     logits = _start(X, Y, rank, rng) if init == "kmeans" else [rng.normal(size=(len(S), rank)) for S in (X, Y)]
-    plans = low_rank_plan(U, V, *logits, STEPS, STEP_SIZE[init], SWEEPS)
+    plans = low_rank_plan(U, V, logits[0], logits[1], STEPS, STEP_SIZE[init], SWEEPS)
     return tuple(split_by_capacity(Q * len(Q), len(Q) // rank) for Q in plans)  # type: ignore[return-value]
 
 
