@@ -258,7 +258,7 @@ class Diagnostics:
 
 
 def gem_diagnostics(model: str | nn.Module, texts: str | Sequence[str] | Tensor, layers: str | Sequence[int] = "all",
-                    tokenizer: Any = None, length: int = 64, tokens: int = 2048, points: int = 16,
+                    tokenizer: Any = None, length: int = 64, tokens: int = 512, points: int = 16,
                     positions: int = 32, random_state: int = 0) -> Diagnostics:  # fmt: skip
     """Calibration, anisotropy, hull, logit lens and causal faithfulness of a causal language model.
 

@@ -21,9 +21,14 @@ def evidence(tables: dict[str, pd.DataFrame]) -> Figure:
     both = last[["ratio"]].join(nll[["nll"]]).reset_index()
     for name, part in both.groupby("objective", sort=False):
         axes[0].plot(part["ratio"], part["nll"], "o", ms=5, label=name)
-    for i, (name, part) in enumerate(tables["Variants"].groupby("objective", sort=False)):
-        axes[0].plot(part["ratio"], part["nll"], "v", ms=4, color=f"{0.2 + 0.6 * i / 36:.2f}")
-        axes[0].annotate(str(name), (part["ratio"].iloc[0], part["nll"].iloc[0]), fontsize=6, color="0.4")
+    top = both["nll"].max() + 0.1  # a run that failed to learn is shown at the edge, with its figure
+    for name, part in tables["Variants"].groupby("objective", sort=False):
+        ratio, nll_of = part["ratio"].iloc[0], part["nll"].iloc[0]
+        axes[0].plot(part["ratio"], part["nll"].clip(upper=top), "v", ms=4, color="0.5")
+        label = f"{name} ({nll_of:.2f})" if nll_of > top else str(name)
+        axes[0].annotate(
+            label, (ratio, min(nll_of, top)), fontsize=6, color="0.4", ha="right" if ratio > 0.8 else "left"
+        )
     axes[0].set(xlabel="residual ratio E||h - m||² / E||h||²", ylabel="held-out nats a word")
     axes[0].legend(fontsize=8)
     lens = tables["Decoding"]

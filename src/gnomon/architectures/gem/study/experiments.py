@@ -243,7 +243,7 @@ class Reference(Experiment):
     def measure(self, problem: list[str], contender: Any, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         from gnomon.architectures.gem.diagnostics import gem_diagnostics
 
-        found = gem_diagnostics(contender, problem, range(0, 31, 5), length=64, tokens=512, points=0, positions=0)
+        found = gem_diagnostics(contender, problem, range(0, 31, 5), length=64, tokens=256, points=0, positions=0)
         for row in found.to_frame().to_dict("records"):
             yield {k: float(v) for k, v in row.items() if np.isfinite(v)} | {"depth": row["layer"] / 30}
 
