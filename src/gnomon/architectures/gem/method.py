@@ -116,7 +116,7 @@ class GEMLoss:
     gem : Tensor ()
         Mean of the term G, not yet multiplied by ``lam``.
     residual_ratio : Tensor ()
-        E||h - m||² / E||h||², without gradient.
+        E||h - m||² / E||h||², without gradient; NaN where ``lam`` is 0, since no mixture was made then.
     lam : float
         The weight.
     """
