@@ -20,8 +20,8 @@ Pairs = tuple[Tensor, Tensor]
 def train(
     model: GatedDeltaNet2ForCausalLM, batches: Callable[[int], Pairs], steps: int, lr: float,
     after: Callable[[int], None] | None = None,
-) -> None:  # fmt: skip
-    """Train in place.
+) -> list[float]:  # fmt: skip
+    """Train in place; returns the loss of each step.
 
     Parameters
     ----------
@@ -37,6 +37,7 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr, weight_decay=0.01, fused=True)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2))
     model.train()
+    losses = []
     for step in range(steps):
         tokens, answers = batches(step)
         logits = model(tokens, logits_to_keep=answers.shape[1]).logits
@@ -46,9 +47,11 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         cycle.step()
+        losses.append(float(loss.detach()))
         if after is not None:
             after(step + 1)
     model.eval()
+    return losses
 
 
 def as_tensors(batch: Batch) -> Pairs:
