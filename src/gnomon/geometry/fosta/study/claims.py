@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gnomon import study
+
+
+def six_cells(tables: dict[str, Any]) -> tuple[bool, str]:
+    """Whether all the cells were run of which five have to pass."""
+    found = len(tables.get("Correspondence", ()))
+    return found == 6, f"{found} of 6 cells were run"
+
 
 CLAIMS = [
     study.better("transfer", "fosta", ["MALI", "Euclidean"], on={"split": "noise"}, each=["table"], table="Splits",
                  id="noise-transfer", text="with noise features, labels transfer better than with Euclidean semantics, on every table",
                  paper="Robust semantic alignment under weakly task-related features; improved label transfer"),
-    study.always("room", share=5 / 6, table="Correspondence", id="correspondence",
+    study.always("room", share=5 / 6, table="Correspondence", when=six_cells, id="correspondence",
                  text="FOSCTTM is the lowest, or within 0.005 of it, in at least 5 of 6 cells (3 tables, noise and halves)",
                  paper="Improved correspondence recovery"),
     study.better("transfer", "Euclidean", "fosta", on={"split": "random"}, each=["table"], table="Splits", report=True,

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from gnomon import study
 from gnomon.geometry.fosta import cells
-from gnomon.geometry.fosta.baselines import ALIGNERS
+from gnomon.geometry.fosta.baselines import ALIGNERS, FORESTED
+from gnomon.geometry.fosta.forest import ForestKernel
 from gnomon.geometry.fosta.labels import UNLABELLED, encode
 from gnomon.geometry.fosta.method import FoSTA
 from gnomon.geometry.fosta.metrics import alignment_score, label_transfer
@@ -146,8 +147,11 @@ def compared(found: dict[str, Any], inputs: Run) -> pd.DataFrame:
     truth = yB[hidden].copy()
     yB[hidden] = np.nan
     seen = np.isfinite(yA)
+    A, B = standardised(XA), standardised(XB)
+    grown = [ForestKernel(inputs.n_estimators, random_state=inputs.seed).fit(X, y) for X, y in ((A, yA), (B, yB))]
     for name, align in ALIGNERS.items():
-        Z = align(standardised(XA), standardised(XB), yA, yB, n_components=5, random_state=inputs.seed)
+        shared = {"kernels": grown} if name in FORESTED else {}
+        Z = align(A, B, yA, yB, n_components=5, random_state=inputs.seed, **shared)
         accuracy = label_transfer(Z[: len(a)][seen], yA[seen], Z[len(a) :][hidden], truth)
         rows.append({"contender": name, "held-out labels": accuracy,
                      "alignment": alignment_score(Z, np.repeat([0, 1], (len(a), len(b))))})  # fmt: skip
