@@ -95,7 +95,7 @@ def against_flower(table: bench.Table, python: Path, d: int, clock: Any, repeats
                 own = bench.seconds({"gnomon": lambda rule=rule: rule(x)}, repeats, clock=clock)["gnomon"]
                 table.times(
                     f"{shown}, n={N}, f={F}, d={d:,}, float64",
-                    {"gnomon": own, "Flower": float(found[name][clock == "cpu"])},
+                    {"gnomon": own, "Flower": float(found[name][int(clock == "cpu")])},
                 )
                 if name in ("median", "trimmed"):
                     table.add(
@@ -118,9 +118,7 @@ def main() -> None:
         against_flower(table, options.flower, 50_000, clock, 3)
     else:
         say("Flower is left out: no environment of benchmarks/peers/byzantine.txt (name its interpreter with --flower)")
-    say(
-        "blades is left out: it pins torchvision 0.15 and with it torch 2.0, which Python 3.11 environments of today cannot mix"
-    )
+    say("blades is left out: it pins torchvision 0.15 and with it torch 2.0, against the torch of this environment")
 
     chain = Chain(NNM(F), TrimmedMean(F))
     sizes, spent = [20_000, 200_000, 1_000_000], []

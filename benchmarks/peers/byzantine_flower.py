@@ -17,7 +17,7 @@ calls = {
     "median": lambda: aggregate_median(answers),
     "trimmed": lambda: aggregate_trimmed_avg(answers, f / len(rows)),
     "krum": lambda: aggregate_krum(answers, f, 0),
-    "bulyan": lambda: aggregate_bulyan(answers, f, aggregate_krum, to_keep=0),
+    "bulyan": lambda: aggregate_bulyan(list(answers), f, aggregate_krum, to_keep=0),
 }
 found = {}
 for name, call in calls.items():
