@@ -26,7 +26,7 @@ from gnomon.geometry.ucca.assignment import (
 )
 from gnomon.geometry.ucca.cca import Basis, canonical, cross_covariance, paired_correlations, projections
 from gnomon.geometry.ucca.kernels import gaussian, low_rank, squared_distances, view_kernel
-from gnomon.geometry.ucca.search import View, search
+from gnomon.geometry.ucca.search import View, descriptor_plan, search
 
 seeds = st.integers(0, 10**6)
 few = settings(max_examples=20, deadline=None)
@@ -459,6 +459,19 @@ def test_search_keeps_what_it_visits():
     for one in found.visited[:5]:
         assert_allclose(one.score, pairing_score(X, Y, one.pairing))
     assert len(search(x, y, np.random.default_rng(0), n_starts=3, max_rounds=0).visited) == 3
+
+
+def test_descriptor_plans():
+    X, Y = noisy(40)
+    x, y = View.of(X, 4), View.of(Y, 4)
+    rng = np.random.default_rng(0)
+    plans = [descriptor_plan(x, y), descriptor_plan(x, y, rng), descriptor_plan(x, y, rng)]
+    for plan in plans:
+        assert_allclose(plan.sum(axis=1), 1 / 40)
+    assert np.abs(plans[1] - plans[2]).max() > 1e-4
+    assert np.trace(descriptor_plan(x, x)) > 0.5  # a view's points are nearest to themselves
+    still = View.of(np.arange(20.0)[:, None] % 2, 1)  # two places, ten points each
+    assert_allclose(descriptor_plan(still, still, rng), 1 / 400)
 
 
 def test_threads_change_nothing():

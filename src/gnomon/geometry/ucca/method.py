@@ -118,7 +118,7 @@ class UCCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     null_scores_ : ndarray, shape (n_null,)
         Scores that the same search reaches when Y's principal coordinates are permuted independently of each other.
     confidence_ : float
-        (score - mean null) / standard deviation of the nulls; NaN with fewer than two. It says whether *distributions* were
+        (score - mean null) / (standard deviation of the nulls sqrt(1 + 1/n_null)); NaN with fewer than two. It says whether *distributions* were
         matched, not whether a bijection exists.
     agreement_ : float
         Mean share of equal rows between the pairings of the runs; NaN with one run.
@@ -285,7 +285,8 @@ class UCCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _diagnose(self, nulls: Array, pairings: list[Pairing], crosses: list[Array]) -> None:
         self.null_scores_ = nulls
-        spread = max(float(nulls.std(ddof=1)), 1e-12) if len(nulls) > 1 else 1.0
+        # of one more null's distance from the mean of these
+        spread = max(float(nulls.std(ddof=1)) * np.sqrt(1 + 1 / len(nulls)), 1e-12) if len(nulls) > 1 else 1.0
         self.confidence_ = float((self.score_ - nulls.mean()) / spread) if len(nulls) > 1 else float("nan")
         frames = [np.linalg.svd(c, full_matrices=False)[0][:, : self.n_components] for c in crosses]
         equal = [np.mean(a == b) for a, b in itertools.combinations(pairings, 2)]

@@ -32,7 +32,7 @@ WIDTHS = (3, 5, 8, 12)  # canonical components that a round looks at
 EPSILON, SHARP = 0.1, 0.05  # of the plan of the consensus, and of a pool member's own
 DISTINCT = 0.02  # share of rows by which members of the pool differ at least
 PATIENCE, GAIN = 10, 1e-9
-DESCRIPTOR_PARTS = 6
+PARTS, FEW_PARTS = 6, 4  # principal components of all descriptors, and of a third of them
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,20 @@ class Found:
         return max((o for o in self.visited if o.round == 0), key=lambda o: o.score)
 
 
-def descriptor_plan(x: View, y: View) -> Array:
-    """Sinkhorn plan between the descriptors of both views, in 6 whitened principal components common to both."""
-    basis = Basis.of(np.concatenate([x.descriptors, y.descriptors]), DESCRIPTOR_PARTS)
+def descriptor_plan(x: View, y: View, rng: np.random.Generator | None = None) -> Array:
+    """Sinkhorn plan between the descriptors of both views, in 6 whitened principal components common to both.
+
+    With ``rng``, of a random third of the descriptors, in 4 components: what one mix of descriptors confuses, another may
+    tell apart, and starts from different mixes end in different optima.
+    """
+    D_x, D_y, parts = x.descriptors, y.descriptors, PARTS
+    if rng is not None:
+        some = rng.permutation(D_x.shape[1])[: D_x.shape[1] // 3]
+        D_x, D_y, parts = D_x[:, some], D_y[:, some], FEW_PARTS
+    basis = Basis.of(np.concatenate([D_x, D_y]), parts)
     if not len(basis.variances):  # all points alike
-        return np.full((len(x.kernel), len(y.kernel)), 1 / (len(x.kernel) * len(y.kernel)))
-    return sinkhorn_plan(basis.coordinates(x.descriptors), basis.coordinates(y.descriptors), EPSILON)
+        return np.full((len(D_x), len(D_y)), 1 / (len(D_x) * len(D_y)))
+    return sinkhorn_plan(basis.coordinates(D_x), basis.coordinates(D_y), EPSILON)
 
 
 def canonical_plan(x: View, y: View, coupling: Array | Pairing, k: int, epsilon: float) -> Array:
@@ -121,7 +129,8 @@ def search(x: View, y: View, rng: np.random.Generator, *, n_starts: int = 10, po
            plain: bool = True, n_jobs: int | None = None) -> Found:  # fmt: skip
     """One run: ``n_starts`` ascents from descriptors, then rounds until 10 in a row gain nothing or ``max_rounds``.
 
-    ``plain``: the first start is without noise. Runs that share it are not independent, and may agree for that alone.
+    ``plain``: the first start is from all descriptors without noise. Runs that share it are not independent, and may agree
+    for that alone.
     ``n_jobs``: threads over the ascents of a round, as joblib counts them; the result does not depend on it.
     """
     climb = ascent(x, y)
@@ -136,17 +145,20 @@ def search(x: View, y: View, rng: np.random.Generator, *, n_starts: int = 10, po
         visited.extend(found)
         return list(found)
 
-    plan = descriptor_plan(x, y)
-    best = _distinct(
-        visit((plan if plain and not k else plan * rng.gamma(1.0, 1.0, plan.shape) for k in range(n_starts)), 0), pool
-    )
+    shape = (len(x.kernel), len(y.kernel))
+
+    def starts() -> Iterator[Array]:
+        for k in range(n_starts):
+            yield descriptor_plan(x, y) if plain and not k else descriptor_plan(x, y, rng) * rng.gamma(1.0, 1.0, shape)
+
+    best = _distinct(visit(starts(), 0), pool)
     d = min(x.coordinates.shape[1], y.coordinates.shape[1])
     widths = sorted({min(k, d) for k in WIDTHS})
 
     def proposals(best: list[Optimum]) -> Iterator[Array]:
-        consensus = np.mean([permutation_matrix(o.pairing) for o in best], axis=0) / len(plan)
+        consensus = np.mean([permutation_matrix(o.pairing) for o in best], axis=0) / len(x.kernel)
         for k in widths:
-            yield canonical_plan(x, y, consensus, k, EPSILON) * rng.gamma(2.0, 0.5, plan.shape)
+            yield canonical_plan(x, y, consensus, k, EPSILON) * rng.gamma(2.0, 0.5, shape)
         for own in best[:2]:
             yield canonical_plan(x, y, own.pairing, int(rng.choice(widths)), SHARP)
 
