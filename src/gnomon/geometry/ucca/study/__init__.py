@@ -105,6 +105,7 @@ print(f"correlation of true pairs {found.correlation:.3f}, {found.ratio:.2f} of 
                 "Numerals": {"cells": [{"task": t, "n": TRAIN} for t in EASY]},
                 "Threshold": {"cells": [{"task": t, "n": TRAIN} for t in (*EASY, *HARD)]},
                 "Unpaired": {"cells": [{"task": "gradients", "n": TRAIN, "overlap": 0.0}]},
+                "Theory": {"cells": [c for c in Theory.cells if c["task"] != "layers"]},  # a minute of encoding
             },
             "extended": {"seeds": 5, "runs": 3, "other_runs": 3, "nulls": 5},
             "paper": {"seeds": 5, "runs": 3, "other_runs": 3, "nulls": 5},
