@@ -52,7 +52,7 @@ class ZeroLoss:
         return 0.0, np.zeros_like(x)
 
     def prox(self, linear: np.ndarray, centre: np.ndarray, step: float) -> np.ndarray:
-        """argmin <linear, z> + |z - centre|^2 / (2 step)."""
+        """``argmin <linear, z> + |z - centre|^2 / (2 step)``."""
         return centre - step * linear
 
 
@@ -76,7 +76,7 @@ class QuadraticLoss:
         return float(0.5 * (x - self.centre) @ gradient), gradient
 
     def prox(self, linear: np.ndarray, centre: np.ndarray, step: float) -> np.ndarray:
-        """argmin <linear, z> + loss(z) + |z - centre|^2 / (2 step); an infinite step is no pull."""
+        """``argmin <linear, z> + loss(z) + |z - centre|^2 / (2 step)``; an infinite step is no pull."""
         pull = 1 / step
         matrix = self.H + pull * np.eye(len(self.H))
         return np.linalg.solve(matrix, self.H @ self.centre - linear + pull * centre)

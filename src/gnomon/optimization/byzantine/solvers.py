@@ -46,7 +46,7 @@ def nesterov(oracle: Oracle, x: np.ndarray, eta: float, mu: float) -> Iterator[n
 def pigs(oracle: Oracle, x: np.ndarray, eta: float, inner: Inner) -> Iterator[np.ndarray]:
     """The proximal inexact gradient method under similarity; one round each.
 
-    x+ = argmin_z <g(x) - grad l(x), z> + l(z) + |z - x|^2 / (2 eta), l the server's loss: what the clients say corrects the
+    ``x+ = argmin_z <g(x) - grad l(x), z> + l(z) + |z - x|^2 / (2 eta)``, l the server's loss: what the clients say corrects the
     server's own gradient, and the server moves as far as its own loss carries. Needs about Delta / mu rounds, Delta the
     smoothness of L - l, not L / mu.
     """

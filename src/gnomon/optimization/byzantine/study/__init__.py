@@ -47,9 +47,10 @@ class ByzantineStudy(study.Study):
         "do they cost in final error?"
     )
     method = (
-        "The server merges the clients' gradients by nearest-neighbour mixing and a trimmed mean: an inexact gradient with "
-        "|g - grad L|^2 <= zeta^2 + alpha^2 |grad L|^2, zeta^2 = kappa G^2, alpha^2 = kappa B^2. PIGS takes proximal steps on "
-        "the server's own loss corrected by g - grad l; AEG is accelerated extra-gradient sliding with the same oracle."
+        "The server merges the clients' gradients by nearest-neighbour mixing and a trimmed mean. The result is an inexact gradient: "
+        "its squared error is at most zeta^2 + alpha^2 times the gradient's squared norm, zeta^2 = kappa G^2, alpha^2 = kappa B^2, "
+        "with kappa of the rule and (G, B) the heterogeneity of the clients. PIGS takes proximal steps on the server's own loss l, "
+        "corrected by g - grad l; AEG is accelerated extra-gradient sliding with the same oracle."
     )
     departures = (
         "Read were the abstract, summaries and the official code; the constants of the rates and the accelerated "
