@@ -164,9 +164,9 @@ def _digits() -> np.ndarray:
 
 def _camera() -> np.ndarray:
     """The photograph of scikit-image's wheel, halved by means of 2 x 2 pixels."""
-    import skimage.io
+    from PIL import Image
 
     from gnomon.datasets import package_dir
 
-    image = np.asarray(skimage.io.imread(package_dir("skimage", "scikit-image") / "data" / "camera.png"), float)
+    image = np.asarray(Image.open(package_dir("skimage", "scikit-image") / "data" / "camera.png"), float)
     return image.reshape(256, 2, 256, 2).mean((1, 3))
