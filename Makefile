@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PINS   := pyproject.toml constraints.txt requirements-data.txt
+PINS   := pyproject.toml constraints.txt requirements-data.txt requirements-peers.txt
 AREA   ?=
 export OMP_NUM_THREADS ?= 1
 
@@ -65,7 +65,7 @@ $(VENV)/.demo: $(VENV)/bin/python $(PINS)
 
 $(VENV)/.all: $(VENV)/bin/python $(PINS)
 	$(PIP) -e '.[all,dev]'
-	$(PIP) --no-deps -r requirements-data.txt
+	$(PIP) --no-deps -r requirements-data.txt -r requirements-peers.txt
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: $(VENV)/.all
@@ -74,7 +74,7 @@ $(VENV)/.bench: $(VENV)/.all
 
 $(VENV)/.area-$(AREA): $(VENV)/bin/python $(PINS)
 	$(PIP) -e '.[$(AREA),dev]'
-	$(PIP) --no-deps -r requirements-data.txt
+	$(PIP) --no-deps -r requirements-data.txt -r requirements-peers.txt
 	@touch $@
 
 clean:
