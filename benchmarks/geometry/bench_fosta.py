@@ -165,7 +165,7 @@ def single_cells(table: bench.Table, options: argparse.Namespace) -> None:
         table.add(f"{name}: difference from scib-metrics", abs(float(value) - found[name]), "")
 
 
-def whole(table: bench.Table) -> None:
+def whole(table: bench.Table, options: argparse.Namespace) -> None:
     """Fits of all steps in processes of their own."""
     sizes, spent = [2500, 5000, 10_000, 20_000], []
     for n in sizes:
@@ -187,10 +187,9 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     table = bench.Table()
-    for part in (transport, kernels, layout, single_cells):
+    for part in (transport, kernels, layout, whole, single_cells):
         part(table, options)
-    whole(table)
-    table.save(options.json)
+        table.save(options.json)
 
 
 if __name__ == "__main__":
