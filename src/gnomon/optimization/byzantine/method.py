@@ -81,7 +81,7 @@ class RobustTrainer:
     --------
     >>> import numpy as np
     >>> clients = [lambda x, c=c: x - c for c in np.arange(5.0)[:, None] * np.ones(3)]
-    >>> RobustTrainer("gd", f=1, mu=1.0, tol=1e-9).fit(clients, np.zeros(3)).x_.round(6)
+    >>> RobustTrainer("gd", TrimmedMean(1), f=1, mu=1.0, tol=1e-9).fit(clients, np.zeros(3)).x_.round(6)
     array([2., 2., 2.])
     """
 
