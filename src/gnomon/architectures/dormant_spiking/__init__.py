@@ -9,7 +9,8 @@ is known before any input is, and it is trained through with a surrogate gradien
 Use it to train a network that does less work for each input (:class:`DormantLIF`), to gate one that spikingjelly or
 snntorch trained (:func:`convert_to_dormant`), to see how much a network wastes (:func:`inhibition_profile`), and to
 count the work that is really saved, the gate's own included (:func:`energy_ledger`). A masked dense pass saves no
-time; :func:`event_forward` is a kernel that does.
+time; :func:`event_forward` is an event-driven kernel whose time falls with the awake share (on a processor a dense
+product of the same layer is still faster).
 
 >>> from gnomon.architectures import DormantLIF
 >>> neuron = DormantLIF(tau=2.0, v_dormant=-0.25)

@@ -136,6 +136,11 @@ def event_forward(net: nn.Module, x: Tensor) -> Events:
     Spikes equal those of the dense pass wherever the currents do: they are summed in the order of the inputs, a matrix
     product in another, so a membrane within a rounding error of a threshold can differ (never when the sums are
     exact).
+
+    Time falls with the awake share, and with the rate of the input spikes. It does not beat a dense matrix product of
+    the same layer on a processor made for those: at 1024 x 1024, a fifth of the inputs spiking and a third of the
+    neurons awake, the masked dense pass takes a third of the time. The kernel shows what event-driven hardware, or a
+    layer too sparse for a dense product, has to gain.
     """
     body = net.body if isinstance(net, SpikingClassifier) else net
     if isinstance(net, SpikingClassifier):
