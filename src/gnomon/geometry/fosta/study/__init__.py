@@ -55,6 +55,8 @@ class FoSTAStudy(study.Study):
         "Single cells: half of the labels are masked and biology is scored on these cells alone, as FoSTA sees the others. "
         "Scores follow scib, on scikit-learn and harmonypy's LISI; BBKNN is in the extended scale.",
         "Scores are taken in 5 dimensions (single cells: 10); the estimator's default is 2.",
+        "All entries of the kernel at n = 5,000 take 0.68 s, forestgeom's 0.51 s: its present version multiplies the same sparse "
+        "factors, so the three-fold gain hoped for over dense loops is not there. FoSTA itself needs products only (0.16 s).",
         "Lung atlas, UCI sets, HAR and Sketchy need files that no package carries.",
     ]  # fmt: skip
     command = "gnomon run fosta --a a.csv --b b.csv --label kind"
