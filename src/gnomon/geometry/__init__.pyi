@@ -31,8 +31,8 @@ from .chamfer import prdc as prdc
 from .chamfer import shell_noise as shell_noise
 from .chamfer import sliced_w2 as sliced_w2
 from .chamfer import stability as stability
-from .fosta import FoSTA as FoSTA
 from .fosta import ForestKernel as ForestKernel
+from .fosta import FoSTA as FoSTA
 from .fosta import LabelTransfer as LabelTransfer
 from .fosta import alignment_score as alignment_score
 from .fosta import foscttm as foscttm
