@@ -90,6 +90,8 @@ print(gem_diagnostics(model, texts, tokenizer=lm.tokenizer, length=32).to_frame(
         "The free energy is judged in units of mean||e||², since a change of unit of h and E moves F itself.",
         "Causal faithfulness is judged for mse 0.1 at layer L/2, on the last of 32 tokens of each of 200 windows.",
         "At laptop scale seven of the other variants run, on one seed; all of them at the extended scale (on all seeds with --full).",
+        "The run without the scale rule is normalised by mean||e||² like the others (the prototype divided by d there): ||h||² is then "
+        "thousands of times that at the start, and at lambda = 1 the model does not learn.",
         "Faithfulness (a) removes the span of the rows of E, as the abstract's hull suggests, not of the rows times the norm's gain.",
     )
     experiments = (Predictions, Curves, Geometry, Decoding, Faithfulness, Variants, Reference, Cost, Memory)
