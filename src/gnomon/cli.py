@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from gnomon import __version__, catalog
@@ -102,7 +102,7 @@ def list_(area: Annotated[Optional[str], typer.Option(help="Only this area.")] =
     if as_json:
         _print_json(rows)
         return
-    table = Table("system", "area", "what", "holds", "fails", "undecided")
+    table = Table(Column("system", no_wrap=True), "area", "what", "holds", "fails", "undecided")  # a name is to be copied
     for row in rows:
         table.add_row(*(str(row[c]) for c in ("system", "area", "what", "holds", "fails", "undecided")))
     out.print(table)
