@@ -102,7 +102,9 @@ def list_(area: Annotated[Optional[str], typer.Option(help="Only this area.")] =
     if as_json:
         _print_json(rows)
         return
-    table = Table(Column("system", no_wrap=True), "area", "what", "holds", "fails", "undecided")  # a name is to be copied
+    table = Table(
+        Column("system", no_wrap=True), "area", "what", "holds", "fails", "undecided"
+    )  # a name is to be copied
     for row in rows:
         table.add_row(*(str(row[c]) for c in ("system", "area", "what", "holds", "fails", "undecided")))
     out.print(table)
