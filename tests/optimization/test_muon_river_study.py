@@ -125,7 +125,7 @@ def test_the_command_and_the_example_of_the_docs(folder: Path, gnomon) -> None:
     asked = catalog.find("muon-river").study()
     code, out, err = gnomon(*asked.command.split()[1:], "--figure", "figure.svg")
     assert code == 0, err
-    for word in ("two-stage", "muon linear", "straightness", "switch"):
+    for word in ("two-stage", "linear", "straightness", "switch"):
         assert word in out
     assert (folder / "figure.svg").read_text().startswith("<?xml")
     assert transformers.AutoModelForCausalLM.from_pretrained(folder / "trained").config.hidden_size == 32
