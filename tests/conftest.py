@@ -52,3 +52,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _stale:
         terminalreporter.section("evidence older than its code (check again)")
         terminalreporter.write_line(", ".join(sorted(_stale)))
+
+
+@pytest.fixture
+def command_line(monkeypatch, capsys):
+    """``gnomon`` in this process, in a folder: ``(folder, *arguments)`` give exit code, output, and what went wrong."""
+    from rich.console import Console
+
+    from gnomon import cli
+
+    def run(folder, *arguments):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(cli, "out", Console(width=200))  # so that no cell is cut, whatever the terminal
+        monkeypatch.setattr("sys.argv", ["gnomon", *arguments])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return run

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from gnomon import catalog, cli, datasets, models
+from gnomon import catalog, datasets, models
 from gnomon.architectures.gem.study import equal_time
 from gnomon.architectures.gem.study.material import UNKNOWN, build, corpus, restored, words
 from gnomon.architectures.gem.study.recipes import GRID, JUDGED, OBJECTIVES, OTHERS, Recipe
@@ -144,22 +144,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def gnomon(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The command line in this process, in the person's folder: exit code, output, and what went wrong."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(folder)
-        monkeypatch.setenv("COLUMNS", "200")
-        monkeypatch.setattr(sys, "argv", ["gnomon", *arguments])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+def gnomon(folder: Path, command_line):
+    """The command line in the person's folder."""
+    return functools.partial(command_line, folder)
 
 
 def test_the_command_and_the_example_of_the_docs(folder: Path, gnomon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import subprocess
@@ -15,7 +16,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from gnomon import catalog, cli, datasets, models
+from gnomon import catalog, datasets, models
 from gnomon.study.check import check
 from gnomon.study.runner import Running
 from gnomon.surgery import GhostedLayers
@@ -158,22 +159,9 @@ OPTIONS = ("run", "ghosted-layers", "--window", "32", "--tokens", "1024")
 
 
 @pytest.fixture
-def gnomon(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The command line in this process, in the person's folder: exit code, output, and what went wrong."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(folder)
-        monkeypatch.setenv("COLUMNS", "160")
-        monkeypatch.setattr(sys, "argv", ["gnomon", *OPTIONS, *arguments])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+def gnomon(folder: Path, command_line):
+    """The command line in the person's folder."""
+    return functools.partial(command_line, folder, *OPTIONS)
 
 
 def test_run_on_a_local_model_and_a_text_file(folder: Path, gnomon) -> None:

@@ -27,15 +27,19 @@ class Fla:
 
     name: str
 
-    def __call__(self, *inputs: Any) -> Any:
+    def load(self) -> Any:
+        """The operator; its import takes seconds, which no timed call should see."""
         import importlib
         import warnings
 
         with warnings.catch_warnings():  # it misses a GPU
             warnings.simplefilter("ignore", UserWarning)
             module = importlib.import_module(f"fla.ops.{'kda' if 'kda' in self.name else 'gdn2'}.naive")
+        return getattr(module, self.name)
+
+    def __call__(self, *inputs: Any) -> Any:
         inputs = inputs if "kda" not in self.name else (*inputs[:4], inputs[4][..., 0], inputs[6])
-        return getattr(module, self.name)(*inputs[:-1], scale=1.0, initial_state=inputs[-1], output_final_state=True)
+        return self.load()(*inputs[:-1], scale=1.0, initial_state=inputs[-1], output_final_state=True)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Forward(study.Experiment):
     def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
         import torch
 
+        if isinstance(contender, Fla):
+            contender.load()
         with torch.no_grad():
             spent = seconds(lambda: contender(*problem.inputs))
         return [{"forward_s": spent, "tokens_per_s": problem.T / spent}]
