@@ -55,22 +55,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def command_line(monkeypatch, capsys):
-    """``gnomon`` in this process, in a folder: ``(folder, *arguments)`` give exit code, output, and what went wrong."""
+def invoke(monkeypatch):
+    """``gnomon`` in this process: arguments in, exit code out."""
     from rich.console import Console
 
     from gnomon import cli
 
-    def run(folder, *arguments):
-        monkeypatch.chdir(folder)
+    def call(*arguments):
         monkeypatch.setattr(cli, "out", Console(width=200))  # so that no cell is cut, whatever the terminal
         monkeypatch.setattr("sys.argv", ["gnomon", *arguments])
-        capsys.readouterr()
         try:
             cli.main()
-            code = 0
         except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
+            return stop.code or 0
+        return 0
+
+    return call
+
+
+@pytest.fixture
+def command_line(monkeypatch, capsys, invoke):
+    """The same in a folder: ``(folder, *arguments)`` give exit code, output, and what went wrong."""
+
+    def run(folder, *arguments):
+        monkeypatch.chdir(folder)
+        capsys.readouterr()
+        return invoke(*arguments), *capsys.readouterr()
 
     return run

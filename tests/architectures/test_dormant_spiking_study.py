@@ -8,7 +8,6 @@ from gnomon import catalog
 from gnomon.architectures.dormant_spiking.study import DormantSpikingStudy
 from gnomon.architectures.dormant_spiking.study.contenders import RECIPES
 from gnomon.architectures.dormant_spiking.study.material import measures, network, split
-from gnomon.cli import main
 from gnomon.study.check import check
 from gnomon.study.runner import Running
 
@@ -62,19 +61,6 @@ def test_the_other_data(data):
 
 
 # --- gnomon run ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def invoke(monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["gnomon", *arguments])
-        try:
-            main()
-        except SystemExit as stop:
-            return stop.code or 0
-        return 0
-
-    return call
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from gnomon.architectures.gated_deltanet2.model import GatedDeltaNet2Config, Gat
 from gnomon.architectures.gated_deltanet2.ruler import KINDS, evaluate, hide
 from gnomon.architectures.gated_deltanet2.study import GatedDeltaNet2Study
 from gnomon.architectures.gated_deltanet2.text import learn_tokenizer, sentences
-from gnomon.cli import main
 from gnomon.study.check import check
 from gnomon.study.runner import Running
 
@@ -118,19 +117,6 @@ def test_needles_are_scored_as_greedy_decoding(tokenizer):
 
 
 # --- gnomon run ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def invoke(monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["gnomon", *arguments])
-        try:
-            main()
-        except SystemExit as stop:
-            return stop.code or 0
-        return 0
-
-    return call
 
 
 def test_the_command_and_the_example_of_the_docs(invoke, tmp_path, monkeypatch, capsys):

@@ -11,7 +11,6 @@ from gnomon.architectures import Circuit
 from gnomon.architectures.probabilistic_circuits.study import ProbabilisticCircuitsStudy, material
 from gnomon.architectures.probabilistic_circuits.study.contenders import copies
 from gnomon.architectures.probabilistic_circuits.study.experiments import TASKS, expected_nll
-from gnomon.cli import main
 from gnomon.study.check import check
 from gnomon.study.runner import Running
 
@@ -77,19 +76,6 @@ def test_chorales_are_read_beat_by_beat():
 
 
 # --- gnomon run ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def invoke(monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["gnomon", *arguments])
-        try:
-            main()
-        except SystemExit as stop:
-            return stop.code or 0
-        return 0
-
-    return call
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from gnomon.architectures.semiseparable.study import SemiseparableStudy
 from gnomon.architectures.semiseparable.study.contenders import Layer
 from gnomon.architectures.semiseparable.study.cost import Transformers
 from gnomon.architectures.semiseparable.study.data import STRESS, stress
-from gnomon.cli import main
 from gnomon.study.check import check
 from gnomon.study.runner import Running
 
@@ -83,19 +82,6 @@ def folder(tmp_path_factory):
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?").save_pretrained(folder)
     return folder
-
-
-@pytest.fixture
-def invoke(monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["gnomon", *arguments])
-        try:
-            main()
-        except SystemExit as stop:
-            return stop.code or 0
-        return 0
-
-    return call
 
 
 def test_run_on_decays(invoke, tmp_path, capsys):
