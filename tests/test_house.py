@@ -31,6 +31,13 @@ def test_system_file(path):
     assert not [(m, n) for m, n in others if n.startswith("_") or any(part.startswith("_") for part in m.split("."))]
 
 
+def test_claims_are_no_part_of_a_measurement():
+    """A record's digest leaves ``study/claims.py`` out, so only the study itself may lean on it."""
+    for path in FILES:
+        leans = [m for m, n in imports(path) if m.endswith(".study.claims") or (m.endswith(".study") and n == "claims")]
+        assert not leans or path.parts[-2:] == ("study", "__init__.py"), path
+
+
 def test_no_pickle_and_no_foreign_code():
     """Weights load from safetensors or GGUF only; joblib's private cache is the one exception."""
     for path in catalog.ROOT.rglob("*.py"):

@@ -3,7 +3,9 @@ from . import architectures as architectures
 from . import cache as cache
 from . import catalog as catalog
 from . import datasets as datasets
+from . import decisions as decisions
 from . import geometry as geometry
+from . import guarantees as guarantees
 from . import linalg as linalg
 from . import models as models
 from . import optimization as optimization

@@ -137,7 +137,7 @@ def code_digest(module: str) -> str:
     """Hash of the syntax trees of all gnomon modules that ``module`` reaches by its import statements.
 
     Comments, docstrings and formatting do not count, nor does ``gnomon.study``, whose part in a record has a version of
-    its own, nor what a study says about itself (claims, texts, figures).
+    its own, nor what a study says about itself (claims, texts, figures); a folder's ``study/claims.py`` holds nothing else.
     """
     trees: dict[str, str] = {}
     queue = [module]
@@ -145,6 +145,8 @@ def code_digest(module: str) -> str:
         name = queue.pop()
         path = _module_file(name)
         if name in trees or path is None or not name.startswith("gnomon.") or name.startswith("gnomon.study"):
+            continue
+        if name.endswith(".study.claims"):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         queue.extend(_imports(tree, name, path.name == "__init__.py"))

@@ -79,12 +79,7 @@ print(clf.certificate_)
 print(clf.n_iter_, "rounds")
 """
     experiments = (Convergence, Acceleration, Floors)
-    claims = [
-        *(c for c in CLAIMS if c.id != "aeg-high-accuracy-auto"),  # of an undeclared metric; this is the same on the table Final
-        study.better("final", "aeg", "pigs", factor=10, table="Final", on={**cell(f=0, attack="none", l2=1e-3), "step": "auto"},
-                     report=True, id="aeg-high-accuracy-auto", text="No liars, penalty 0.001: AEG's gap after 400 rounds against "
-                     "PIGS's, each with its theoretical step"),
-    ]  # fmt: skip
+    claims = CLAIMS
 
     class Inputs(study.Inputs):
         """What is studied."""
