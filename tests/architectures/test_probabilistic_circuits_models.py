@@ -130,7 +130,8 @@ def test_distillation():
         (lambda: PCLanguageModel(4, 4, "hmm", "linear"), "head 'linear'"),
         (lambda: PCLanguageModel(4, 4, "transformer", "logit_log"), "with the encoder 'transformer'"),
         (lambda: PCLanguageModel(4, 4)(torch.tensor([[4]])), "expected symbols"),
-        (lambda: PCLanguageModel(4, 4, context=3)(torch.zeros(1, 4, dtype=torch.long)), "L <= 3"),
+        (lambda: PCLanguageModel(4, 4, context=3)(torch.zeros(1, 4, dtype=torch.long)), r"L in \[1, 3\]"),
+        (lambda: PCLanguageModel(4, 4)(torch.zeros(1, 0, dtype=torch.long)), r"shape \(1, 0\)"),
     ],
 )
 def test_bad_input(call, says):

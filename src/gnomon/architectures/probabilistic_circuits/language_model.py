@@ -117,8 +117,8 @@ class PCLanguageModel(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """log p(x_t = v | x_<t) [n, L, V] of windows [n, L]; -1 in the past conditions nothing (``hmm`` only)."""
-        if tokens.ndim != 2 or tokens.shape[1] > self.context:
-            raise ValueError(f"tokens: got shape {tuple(tokens.shape)}; expected [n, L] with L <= {self.context}")
+        if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= self.context:
+            raise ValueError(f"tokens: got shape {tuple(tokens.shape)}; expected [n, L] with L in [1, {self.context}]")
         if (tokens < -1).any() or (tokens >= self.vocab_size).any():
             raise ValueError(f"tokens: expected symbols in [0, {self.vocab_size}), or -1 where missing")
         if self.encoder_name != "hmm" and (tokens < 0).any():

@@ -80,7 +80,8 @@ class ProbabilisticCircuitsStudy(study.Study):
         "of 16 for whole-row densities; models have some 10^4 to 10^5 parameters and 300 steps.",
         "Each language model and each model of real rows chooses its learning rate or its steps from two by validation.",
         "The Transformer of the copies is trained on batches of 128 for 800 steps, circuits on batches of 500 for 300.",
-        "Heads at R = 128, fewer matchings, and real sequences are run once and reported, not judged.",
+        "Fewer matchings and real sequences are run once and reported, not judged; heads at R = 128, four matchings, "
+        "Transformers on single matchings and three vtrees on crossing copies are left to the extended scale.",
         "pyjuice needs a GPU; the benchmark compares with libcirkit (the field's cirkit), spflow and node-by-node evaluation.",
     )
     command = "gnomon run probabilistic-circuits --data data.npy --vtree chow_liu,linear,balanced --width 8 --save kept"
@@ -204,7 +205,7 @@ print(vtree_certificate([[(0, 1), (2, 3)], [(0, 2), (1, 3)]], 4, 4))
                 "Queries": {"cells": [{"order": 0}], "contenders": ["balanced 16", "oracle vtrees"]},
                 "Real": {"cells": {"data": ["text"]}, "contenders": ["chow_liu 16", "chow_liu tree", "transformer"]},
             },
-            "laptop": {"Text": {"seeds": 3}},
+            "laptop": {"Text": {"seeds": 3}, "WideText": False, "Sweep": {"cells": {"task": ["cue 1", "cue 2", "mixed"]}}},
             "extended": {"seeds": 10, "steps": 1000},
             "paper": {"vocabulary": 8192, "steps": 20000, "rows": 200_000, "train_words": 300_000, "length": 128, "batch": 64,
                       "Text": {"cells": study.grid(R=[1024, 4096])}},

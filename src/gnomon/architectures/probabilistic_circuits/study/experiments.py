@@ -162,7 +162,14 @@ class Topology(study.Experiment):
         if cell.task == "cue 7":
             return True
         if cell.task == "crossing":
-            return not sums and contender != "transformer"
+            spared = inputs.scale == "laptop" and contender in (
+                "chow_liu 4",
+                "chow_liu 64",
+                "random 4",
+                "random 16",
+                "random 64",
+            )
+            return not (sums or spared or contender == "transformer")
         return contender.startswith(("balanced 4", "balanced 16", "linear 16", "truth"))
 
     def prepare(self, inputs: Any, cell: Any, rng: np.random.Generator) -> Any:
@@ -217,7 +224,9 @@ class Sweep(Topology):
 
     def includes(self, inputs: Any, cell: Any, contender: str) -> bool:
         if contender == "transformer":
-            return cell.task not in ("cue 2", "cue 4")
+            return cell.task in ("cue 1", "mixed") or (
+                cell.task in ("aligned", "crossing") and inputs.scale != "laptop"
+            )
         if cell.task in ("aligned", "crossing"):
             return False
         if cell.task == "mixed":
