@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 out = Console()
 err = Console(stderr=True)
 
+LONG = 30  # rows of a table that a check still shows
 MARKS = {
     "holds": "[green]holds[/]",
     "fails": "[red]fails[/]",
@@ -172,6 +173,7 @@ def check(
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute all records anew.")] = False,
     contender: Annotated[Optional[list[str]], typer.Option(help="Your own: name=package.module:factory.")] = None,
     record: Annotated[bool, typer.Option("--record", help="Keep the verdicts as the recorded evidence.")] = False,
+    tables: Annotated[bool, typer.Option("--tables", help="Show long tables too.")] = False,
     results: Results = None,
     as_json: Json = False,
     **own: Any,
@@ -185,7 +187,7 @@ def check(
         running = Running(jobs=jobs, backend=backend, address=address, results=results or default_folder(), fresh=fresh,
                           contenders=tuple(contender or ()), progress=tell)  # fmt: skip
         outcome = run_check(system, scale=scale, running=running, until_decided=until_decided, record=record, **own)
-    _show_check(outcome, as_json)
+    _show_check(outcome, as_json, tables)
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 
@@ -293,15 +295,19 @@ def _cell(value: Any) -> Text:
     return Text("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
 
 
-def _show_check(outcome: Check, as_json: bool) -> None:
+def _show_check(outcome: Check, as_json: bool, long: bool) -> None:
     if as_json:
         _print_json({"system": outcome.system.slug, **outcome.evidence, "differences": outcome.differences,
                      "told": outcome.told})  # fmt: skip
         return
     from gnomon.study.report import claims_table, metrics_tables
 
-    for table in metrics_tables(outcome.evidence):
-        out.print(table)
+    for name, table in outcome.evidence.get("tables", {}).items():
+        if long or len(table["rows"]) <= LONG:
+            for part in metrics_tables({"tables": {name: table}}, out.width):
+                out.print(part)
+        else:
+            out.print(f"{name}: {len(table['rows'])} rows are in the report (gnomon report); --tables shows them here")
     out.print(claims_table(outcome.evidence, MARKS))
     for line in outcome.told:
         out.print(f"differs (timed or borderline, told only): {line}", highlight=False)

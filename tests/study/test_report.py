@@ -165,9 +165,9 @@ def test_a_verdict_that_is_unknown_is_not_trusted(tmp_path):
 # --- on a terminal ----------------------------------------------------------------------------------------------------
 
 
-def printed(*things) -> str:
+def printed(*things, width=200) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=200, no_color=True)
+    console = Console(file=out, width=width, no_color=True)
     for thing in things:
         thing.to_console(console) if hasattr(thing, "to_console") else console.print(thing)
     return out.getvalue()
@@ -190,8 +190,21 @@ def test_brackets_in_a_name_are_no_markup(views):
     table = {"unit": "", "metrics": {"[b]m": {"unit": "[i]", "sign": 0}}, "rows": [row]}
     evidence = scale([claim], {"[bold]T": table})
     text = printed(report.claims_table(evidence), *report.metrics_tables(evidence), *views)
-    for words in ("[red]x[/red]", "[bold]T", "[b]m ([i])", "[u]", "[s]", "[blink]c"):
+    for words in ("[red]x[/red]", "[bold]T", "[b]m", "[i]", "[u]", "[s]", "[blink]c"):
         assert words in text
+
+
+def test_a_wide_table_is_told_in_parts_that_fit():
+    metrics = {f"metric_{j}": {"unit": "nats", "sign": -1} for j in range(12)}
+    values = {name: {"mean": 1.25, "low": 1.0, "high": 1.5} for name in metrics}
+    rows = [{"cell": {"data": "digits", "n": n}, "contender": c, "metrics": values} for n in (10, 20) for c in "ab"]
+    parts = report.metrics_tables({"tables": {"T": {"unit": "seed", "metrics": metrics, "rows": rows}}}, 80)
+    text = printed(*parts, width=80)
+    assert len(parts) > 1
+    assert "T (data digits), continued" in text
+    for name in metrics:
+        assert f"{name} ↓" in text  # no heading is cut
+    assert "…" not in text
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------

@@ -25,9 +25,13 @@ def claims_table(evidence: Mapping[str, Any], marks: Mapping[str, str] | None = 
     return _claims([claim_view(c) for c in evidence["claims"]], marks)
 
 
-def metrics_tables(evidence: Mapping[str, Any]) -> list[Table]:
-    """One table of contenders x metrics for each experiment of one scale's evidence."""
-    return [_metrics(table_view(name, table)) for name, table in evidence.get("tables", {}).items()]
+def metrics_tables(evidence: Mapping[str, Any], width: int = 80) -> list[Table]:
+    """Contenders x metrics for each experiment of one scale's evidence, in as many tables as fit the width."""
+    return [
+        table
+        for name, found in evidence.get("tables", {}).items()
+        for table in _metrics(table_view(name, found), width)
+    ]
 
 
 def print_view(view: SystemView, console: Console) -> None:
@@ -78,15 +82,43 @@ def _claims(claims: Sequence[ClaimView], marks: Mapping[str, str] | None, scales
     return table
 
 
-def _metrics(view: TableView) -> Table:
+def _metrics(view: TableView, width: int) -> list[Table]:
+    """One experiment: what all cells share goes into the title, the rest of a cell is one column, metrics come in turns."""
+    varied = [i for i in range(len(view.axes)) if len({row.cell[i] for row in view.rows}) > 1]
+    shared = ", ".join(f"{a} {view.rows[0].cell[i]}" for i, a in enumerate(view.axes) if view.rows and i not in varied)
     arrows = {"higher is better": " ↑", "lower is better": " ↓", "": ""}
-    titles = [f"{c.name}{f' ({c.unit})' if c.unit else ''}{arrows[c.better]}" for c in view.columns]
-    table = Table(*(escape(t) for t in (*view.axes, "contender", *titles)), title=Text(view.name), title_justify="left")
-    last = None
-    for row in view.rows:
-        if last is not None and row.cell != last:
-            table.add_section()
-        last = row.cell
-        table.add_row(*(Text(t) for t in (*row.cell, row.contender)),
-                      *(Text(" ".join(filter(None, value))) for value in row.values))  # fmt: skip
-    return table
+    titles = [f"{c.name}{arrows[c.better]}" + (f"\n{c.unit}" if c.unit else "") for c in view.columns]
+    cells = ["  ".join(row.cell[i] for i in varied) for row in view.rows]
+    lead = ["  ".join(view.axes[i] for i in varied)] if varied else []
+    texts = [["\n".join(filter(None, value)) for value in row.values] for row in view.rows]
+    wide = [_wide(titles[j], *(row[j] for row in texts)) for j in range(len(titles))]
+    taken = _wide("contender", *(row.contender for row in view.rows)) + (_wide(*lead, *cells) if varied else 0) + 1
+    tables: list[Table] = []
+    for part in _parts(wide, max(width - taken, 1)):
+        name = view.name + (f" ({shared})" if shared else "") + (", continued" if tables else "")
+        table = Table(*(escape(t) for t in (*lead, "contender", *(titles[j] for j in part))),
+                      title=Text(name), title_justify="left")  # fmt: skip
+        last = None
+        for row, cell, text in zip(view.rows, cells, texts, strict=True):
+            if last is not None and row.cell != last:
+                table.add_section()
+            first = [] if not varied else ["" if row.cell == last else cell]
+            table.add_row(*(Text(t) for t in (*first, row.contender, *(text[j] for j in part))))
+            last = row.cell
+        tables.append(table)
+    return tables
+
+
+def _wide(*texts: str) -> int:
+    """Columns of the terminal that texts of several lines take, with the frame."""
+    return 3 + max((len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _parts(wide: Sequence[int], room: int) -> list[list[int]]:
+    """The columns in their order, in as few groups as fit; one too wide for the room stands alone."""
+    parts: list[list[int]] = [[]]
+    for j, w in enumerate(wide):
+        if parts[-1] and sum(wide[i] for i in parts[-1]) + w > room:
+            parts.append([])
+        parts[-1].append(j)
+    return parts
