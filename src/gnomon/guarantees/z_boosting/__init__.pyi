@@ -1,0 +1,9 @@
+from .amplification import AmplifiedClassifier as AmplifiedClassifier
+from .amplification import amplify as amplify
+from .centerpoints import centerpoint as centerpoint
+from .centerpoints import halfplane_depth as halfplane_depth
+from .characterization import Verdict as Verdict
+from .characterization import boostable as boostable
+from .characterization import scalarise as scalarise
+from .classifier import ZBoostClassifier as ZBoostClassifier
+from .sets import ZSet as ZSet
