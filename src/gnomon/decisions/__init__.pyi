@@ -1,3 +1,13 @@
+from .angular_mean import AngularMean as AngularMean
+from .angular_mean import agreement as agreement
+from .angular_mean import batch_shortfall as batch_shortfall
+from .angular_mean import fit_voters as fit_voters
+from .angular_mean import proportionality_report as proportionality_report
+from .dueling import TGITE as TGITE
+from .dueling import PreferenceMatrix as PreferenceMatrix
+from .dueling import Simulation as Simulation
+from .dueling import log_e_value as log_e_value
+from .dueling import simulate as simulate
 from .reward_free import RFUCRL as RFUCRL
 from .reward_free import GenerativeModel as GenerativeModel
 from .reward_free import OracleReach as OracleReach
