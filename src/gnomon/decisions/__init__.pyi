@@ -8,6 +8,13 @@ from .dueling import PreferenceMatrix as PreferenceMatrix
 from .dueling import Simulation as Simulation
 from .dueling import log_e_value as log_e_value
 from .dueling import simulate as simulate
+from .lb_mcts import LBMCTS as LBMCTS
+from .lb_mcts import CASHSpace as CASHSpace
+from .lb_mcts import Prior as Prior
+from .lb_mcts import PriorTable as PriorTable
+from .lb_mcts import Recorder as Recorder
+from .lb_mcts import Replay as Replay
+from .lb_mcts import sklearn_space as sklearn_space
 from .reward_free import RFUCRL as RFUCRL
 from .reward_free import GenerativeModel as GenerativeModel
 from .reward_free import OracleReach as OracleReach
