@@ -1,3 +1,10 @@
+from .conformal_abstention import AbstainResult as AbstainResult
+from .conformal_abstention import ConformalAbstainer as ConformalAbstainer
+from .conformal_abstention import abstention_threshold as abstention_threshold
+from .conformal_abstention import density_ratio as density_ratio
+from .conformal_abstention import drift_test as drift_test
+from .conformal_abstention import geometry_features as geometry_features
+from .conformal_abstention import text_reference as text_reference
 from .z_boosting import AmplifiedClassifier as AmplifiedClassifier
 from .z_boosting import ZBoostClassifier as ZBoostClassifier
 from .z_boosting import ZSet as ZSet

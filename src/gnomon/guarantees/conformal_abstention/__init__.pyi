@@ -1,0 +1,9 @@
+from .certificates import Certificate as Certificate
+from .geometry import Reference as Reference
+from .geometry import geometry_features as geometry_features
+from .geometry import text_reference as text_reference
+from .method import AbstainResult as AbstainResult
+from .method import ConformalAbstainer as ConformalAbstainer
+from .shift import density_ratio as density_ratio
+from .shift import drift_test as drift_test
+from .thresholds import abstention_threshold as abstention_threshold
