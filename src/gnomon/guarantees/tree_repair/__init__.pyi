@@ -1,0 +1,13 @@
+from .counterexamples import Allowed as Allowed
+from .counterexamples import Close as Close
+from .counterexamples import Pair as Pair
+from .counterexamples import Point as Point
+from .encoding import EnsembleEncoding as EnsembleEncoding
+from .method import Infeasible as Infeasible
+from .method import NoSolution as NoSolution
+from .method import TreeRepair as TreeRepair
+from .properties import FairnessProperty as FairnessProperty
+from .properties import PointProperty as PointProperty
+from .properties import RobustnessProperty as RobustnessProperty
+from .safety import MDP as MDP
+from .safety import SafetyProperty as SafetyProperty
