@@ -10,7 +10,7 @@ from gnomon.decisions.reward_free.tabular import TabularMDP
 GOOD, BAD = 0, 1
 
 
-def combination_lock(H: int, A: int, seed: int | None = None) -> TabularMDP:
+def combination_lock(H: int, A: int, seed: int | np.random.Generator | None = None) -> TabularMDP:
     """The hard instance: at each step one secret action keeps state 0 (good); all others lead to state 1 (bad) for ever.
 
     Parameters
@@ -49,7 +49,7 @@ def opened(counts: list, lock: TabularMDP) -> bool:
     return all(n[GOOD * lock.n_actions + a, GOOD] > 0 for n, a in zip(counts, secret, strict=True))
 
 
-def tree(H: int, A: int, seed: int | None = None) -> TabularMDP:
+def tree(H: int, A: int, seed: int | np.random.Generator | None = None) -> TabularMDP:
     """The lock whose leaves are told apart: an A-ary tree of depth H, one state a node, children in a secret order.
 
     Parameters
@@ -79,7 +79,7 @@ def tree(H: int, A: int, seed: int | None = None) -> TabularMDP:
     return TabularMDP(step, np.eye(S)[0], H, rewards)
 
 
-def corridor(length: int, A: int, H: int, seed: int | None = None) -> TabularMDP:
+def corridor(length: int, A: int, H: int, seed: int | np.random.Generator | None = None) -> TabularMDP:
     """A corridor with reset: in each state one secret action advances, all others lead back to the start.
 
     Parameters
