@@ -280,11 +280,29 @@ class PlainMCTS(LBMCTS):
         return fresh(space, self._seen, self._bo_rng), "random"
 
 
-def by_tree(options: dict[str, Any], kind: type[LBMCTS] = LBMCTS) -> Callable[..., LBMCTS]:
-    """A search ``(fn, space, n_trials, random_state, card)`` by LB-MCTS with these options, which gives the finished optimiser."""
+class RandomSearch(LBMCTS):
+    """An algorithm and a configuration of it, both uniform, in the interface of LB-MCTS: every trial hangs below its algorithm."""
 
-    def search(fn: Objective, space: CASHSpace, n_trials: int, random_state: int, card: Any = None) -> LBMCTS:
-        opt = kind(space, n_trials=n_trials, random_state=random_state, **options)
+    def _propose(self, node: int) -> Trial:
+        name = list(self._space)[int(self._bo_rng.integers(len(self._space)))]
+        trial = Trial(self._asked, name, {}, "", np.empty(0), self._tree.node_of(name), rho=1.0, source="random")
+        config = fresh(self._space[name], self._seen, self._bo_rng)
+        if config is not None:
+            trial.config, trial.key, trial.vector = (
+                config,
+                self._space[name].key(config),
+                self._space[name].vector(config),
+            )
+        return trial
+
+
+def by_tree(options: dict[str, Any], kind: type[LBMCTS] = LBMCTS) -> Callable[..., LBMCTS]:
+    """A search ``(fn, space, n_trials, random_state, card, llm)`` by LB-MCTS with these options, which gives the finished optimiser."""
+
+    def search(
+        fn: Objective, space: CASHSpace, n_trials: int, random_state: int, card: Any = None, llm: Any = "prior"
+    ) -> LBMCTS:
+        opt = kind(space, **{"llm": llm, "n_trials": n_trials, "random_state": random_state, **options})
         with suppress(RuntimeError):  # every trial failed: the rows say so
             opt.minimize(fn, card=card)
         return opt

@@ -328,7 +328,7 @@ class LBMCTS(BaseEstimator):
             last = self._told[-1].error if self._told else "none was made"
             raise RuntimeError(f"every trial failed; the last: {last}")
         best = min(good, key=lambda t: (t.loss, t.number))
-        self.best_config_ = {"algorithm": best.algorithm, "config": dict(best.config)}
+        self.best_config_: dict[str, Any] = {"algorithm": best.algorithm, "config": dict(best.config)}
         return best
 
     @property
