@@ -174,17 +174,68 @@ def test_the_same_seed_gives_the_same_counts():
     assert any((a != b).any() for a, b in zip(runs[0], runs[2], strict=True))
 
 
-def test_as_many_phases_as_steps_is_the_layer_algorithm_and_one_is_uniform():
-    mdp = random_mdp(4, 2, 5, 1)
-    runs = [PhasedRewardFree(rho, 200, random_state=3).explore(mdp).counts_ for rho in (5, None)]
-    runs += [e(1) for e in (lambda rho: PhasedRewardFree(rho, 200, random_state=3).explore(mdp).counts_,
-                            lambda rho: UniformExploration(200, random_state=3).explore(mdp).counts_)]  # fmt: skip
-    for one, two in (runs[:2], runs[2:]):
-        assert all((a == b).all() for a, b in zip(one, two, strict=True))
-    split = runs[0][0].reshape(4, 2, 4)  # agents alternate between the two actions in phase 1, alone at state 0
-    first = PhasedRewardFree(5, 200, reuse=False, random_state=3).explore(mdp).counts_[0].reshape(4, 2, 4)
-    assert first[0].sum(-1).tolist() == [100, 100]
-    assert split.sum() == 1000
+def layer_by_layer(mdp, m, eps, rng):
+    """The algorithm as the paper states it, in loops; draws in the same order as the batched one."""
+    S, A, H = mdp.n_states, mdp.n_actions, mdp.horizon
+    N = np.zeros((H, S, A, S))
+    for h in range(H):
+        P = N / np.maximum(N.sum(-1, keepdims=True), 1)
+        ways = {}
+        for target in range(S):
+            V, way = np.eye(S)[target], {}
+            for t in reversed(range(h)):
+                new = np.zeros(S)
+                for x in range(S):
+                    Q = [sum(P[t, x, a, y] * V[y] for y in range(S)) for a in range(A)]
+                    way[t, x], new[x] = int(np.argmax(Q)), max(Q)
+                V = new
+            if mdp.initial @ V >= eps / (4 * S * H**2):
+                ways[target] = way
+        places = list(ways)
+        states = mdp.start(m, rng)
+        for t in range(H):
+            if t < h:
+                actions = np.array([ways[places[i % len(places)]][t, states[i]] for i in range(m)])
+            elif t == h:
+                actions = np.array([i // len(places) % A for i in range(m)])
+            else:
+                actions = rng.integers(A, size=m)
+            following = mdp.step(states, actions, t, rng)
+            for s, a, y in zip(states, actions, following, strict=True):
+                N[t, s, a, y] += 1
+            states = following
+    return N.reshape(H, S * A, S)
+
+
+@pytest.mark.parametrize(
+    "mdp", [riverswim(4, 5), corridor(4, 3, 5, 0), random_mdp(4, 2, 4, 1)], ids=["river", "corridor", "random"]
+)
+def test_as_many_phases_as_steps_is_the_layer_algorithm_call_for_call(mdp):
+    expected = layer_by_layer(mdp, 150, 0.1, np.random.default_rng(3))
+    for rho in (None, mdp.horizon):
+        found = PhasedRewardFree(rho, 150, random_state=3).explore(mdp).counts_
+        assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+
+
+def test_one_phase_is_uniform_exploration_call_for_call():
+    mdp, rng = random_mdp(4, 3, 5, 1), np.random.default_rng(3)
+    expected, states = np.zeros((5, 12, 4)), mdp.start(200, rng)
+    for h in range(5):
+        actions = rng.integers(3, size=200)
+        following = mdp.step(states, actions, h, rng)
+        np.add.at(expected[h], (states * 3 + actions, following), 1)
+        states = following
+    for make in (PhasedRewardFree(1, 200, random_state=3), UniformExploration(200, random_state=3)):
+        assert all((a == b).all() for a, b in zip(make.explore(mdp).counts_, expected, strict=True))
+
+
+def test_actions_are_shared_out_evenly():
+    """At the block's first step every significant pair has its agents; the remainder goes to the first pairs."""
+    lock = combination_lock(4, 3, 0)
+    counts = PhasedRewardFree(n_agents=13, reuse=False, random_state=0).explore(lock).counts_
+    assert counts[0].sum(1).tolist() == [5, 4, 4, 0, 0, 0]
+    for n in counts[1:]:
+        assert n.sum(1).tolist() == [3, 2, 2, 2, 2, 2]
 
 
 def one_by_one(mdp):

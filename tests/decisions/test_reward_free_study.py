@@ -171,6 +171,10 @@ def test_command_on_a_table_and_on_samples(robot, command_line):
     assert code == 0
     assert "only sampled: 16 states, 4 actions, 3 steps; 192 episodes in 3 phases" in shown
     assert "best policy" not in shown
+    assert "too few agents" not in shown
+    code, shown, _ = command_line(robot, "run", "reward-free", "--agents", "20")
+    assert code == 0
+    assert "some state and action that can be reached was never tried" in shown
 
 
 def test_example(robot):

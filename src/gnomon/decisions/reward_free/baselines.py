@@ -12,8 +12,8 @@ import numba
 import numpy as np
 
 from gnomon.decisions.reward_free.certificate import check_eps_delta
-from gnomon.decisions.reward_free.method import Explored, PhasedRewardFree, frequencies
-from gnomon.decisions.reward_free.tabular import Floats, Ints, Model, TabularMDP
+from gnomon.decisions.reward_free.method import Explored, PhasedRewardFree, frequencies, tally
+from gnomon.decisions.reward_free.tabular import Floats, Ints, Model, TabularMDP, whole
 
 _jit: Any = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -48,14 +48,14 @@ class GenerativeModel(Explored):
 
     def explore(self, mdp: TabularMDP) -> Self:
         """Draw the samples; the number for a pair is rounded down, the remainder goes to the first pairs."""
+        check_eps_delta(1.0, self.delta)
         rng, rows = np.random.default_rng(self.random_state), _table(mdp).kernels[0].shape[0]
-        each, more = divmod(_count("n_trajectories", self.n_trajectories), rows)
+        each, more = divmod(whole("n_trajectories", self.n_trajectories), rows)
         sizes, counts = each + (np.arange(rows) < more), []
         for h in range(mdp.horizon):
             pair = np.repeat(np.arange(rows), sizes)
             following = mdp.step(*np.divmod(pair, mdp.n_actions), h, rng)
-            counts.append(np.zeros((rows, mdp.n_states), dtype=np.int64))
-            np.add.at(counts[-1], (pair, following), 1)
+            counts.append(tally(pair, following, mdp.n_states, mdp.n_actions))
         self._keep(counts, Model([frequencies(n) for n in counts], mdp.initial), None, self.n_trajectories, 1)
         return self
 
@@ -101,7 +101,7 @@ class _Sequential(Explored):
         levels = np.cumsum(np.stack(mdp.kernels).reshape(H, S, A, S), axis=-1)
         counts = np.zeros((H, S, A, S), dtype=np.int64)
         seed = np.random.default_rng(self.random_state).integers(2**31)
-        episodes(levels, np.cumsum(mdp.initial), counts, _count("n_trajectories", self.n_trajectories), self.scale * root,
+        episodes(levels, np.cumsum(mdp.initial), counts, whole("n_trajectories", self.n_trajectories), self.scale * root,
                  self.scale * linear, np.array(beta), growth, seed)  # fmt: skip
         seen = list(counts.reshape(H, S * A, S))
         self._keep(
@@ -184,9 +184,3 @@ def _table(mdp: Any) -> TabularMDP:
     if not isinstance(mdp, TabularMDP):
         raise TypeError(f"explore: this baseline needs a TabularMDP, got {type(mdp).__name__}")
     return mdp
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or int(value) != value or value < 1:
-        raise ValueError(f"{name} {value!r}: expected a whole number of 1 or more")
-    return int(value)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import optimize
 
-from gnomon.decisions.reward_free.tabular import Floats, Model
+from gnomon.decisions.reward_free.tabular import Floats, Model, whole
 
 
 def visits(counts: Any) -> Floats:
@@ -121,8 +121,7 @@ def agents_needed(S: int, A: int, H: int, eps: float, delta: float = 0.05,
         For numbers out of range and an unknown kind.
     """
     for name, value in (("S", S), ("A", A), ("H", H)):
-        if isinstance(value, bool) or int(value) != value or value < 1:
-            raise ValueError(f"{name} {value!r}: expected a whole number of 1 or more")
+        whole(name, value)
     check_eps_delta(eps, delta)
     if kind == "paper":
         return S**6 * H**6 * A * math.log(S * A * H / delta) / eps**2
@@ -145,7 +144,7 @@ def blocks(horizon: int, n_phases: int | None) -> list[tuple[int, int]]:
     """
     if n_phases is None:
         n_phases = horizon
-    if isinstance(n_phases, bool) or int(n_phases) != n_phases or not 1 <= n_phases <= horizon:
+    if isinstance(n_phases, bool) or not isinstance(n_phases, int | np.integer) or not 1 <= n_phases <= horizon:
         raise ValueError(
             f"n_phases {n_phases!r}: expected a whole number from 1 to the horizon {horizon}, or None for the horizon"
         )

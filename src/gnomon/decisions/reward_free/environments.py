@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from gnomon.decisions.reward_free.tabular import TabularMDP
+from gnomon.decisions.reward_free.tabular import TabularMDP, whole
 
 GOOD, BAD = 0, 1
 
@@ -30,8 +30,8 @@ def combination_lock(H: int, A: int, seed: int | np.random.Generator | None = No
     ValueError
         For a lock that is none.
     """
-    _at_least("H", H, 1)
-    _at_least("A", A, 2)
+    whole("H", H)
+    whole("A", A, 2)
     secret = np.random.default_rng(seed).integers(A, size=H)
     P = np.zeros((H, 2, A, 2))
     P[:, :, :, BAD] = 1.0
@@ -64,8 +64,8 @@ def tree(H: int, A: int, seed: int | np.random.Generator | None = None) -> Tabul
     TabularMDP
         With reward 1 for the last action towards one leaf.
     """
-    _at_least("H", H, 1)
-    _at_least("A", A, 2)
+    whole("H", H)
+    whole("A", A, 2)
     S = (A ** (H + 1) - 1) // (A - 1)
     if S > 100_000:
         raise ValueError(f"H {H}, A {A}: the tree has {S:,} nodes, at most 100,000 are supported")
@@ -94,8 +94,8 @@ def corridor(length: int, A: int, H: int, seed: int | np.random.Generator | None
     TabularMDP
         With reward 1 for the secret action at the far end.
     """
-    _at_least("length", length, 2)
-    _at_least("A", A, 2)
+    whole("length", length, 2)
+    whole("A", A, 2)
     secret, here = np.random.default_rng(seed).integers(A, size=length), np.arange(length)
     P = np.zeros((length, A, length))
     P[:, :, 0] = 1.0
@@ -121,7 +121,7 @@ def riverswim(length: int = 6, H: int = 12, drift: float = 0.05, forward: float 
     TabularMDP
         From the left bank; reward 0.005 for drifting at the left bank, 1 for swimming at the right one.
     """
-    _at_least("length", length, 2)
+    whole("length", length, 2)
     if not (drift >= 0 and forward > 0 and drift + forward <= 1):
         raise ValueError(f"drift {drift:g}, forward {forward:g}: expected probabilities that sum to at most 1")
     here, P = np.arange(length), np.zeros((length, 2, length))
@@ -137,12 +137,7 @@ def riverswim(length: int = 6, H: int = 12, drift: float = 0.05, forward: float 
 def random_mdp(S: int, A: int, H: int, seed: int | np.random.Generator | None = None) -> TabularMDP:
     """Transitions from Dirichlet(1, ..., 1), anew at each step; the first state is 0, rewards are uniform in [0, 1]."""
     for name, value in (("S", S), ("A", A), ("H", H)):
-        _at_least(name, value, 1)
+        whole(name, value)
     rng = np.random.default_rng(seed)
     P = rng.dirichlet(np.ones(S), size=(H, S, A))
     return TabularMDP(P / P.sum(axis=-1, keepdims=True), np.eye(S)[0], rewards=rng.random((H, S, A)))
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or int(value) != value or value < least:
-        raise ValueError(f"{name} {value!r}: expected a whole number of {least} or more")

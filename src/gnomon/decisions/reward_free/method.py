@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 
 from gnomon.decisions.reward_free.certificate import blocks, check_eps_delta, gap_bound, value_error, visits
 from gnomon.decisions.reward_free.simulators import Simulator, VectorEnvironment
-from gnomon.decisions.reward_free.tabular import DENSE, Floats, Ints, Model, stack_rewards
+from gnomon.decisions.reward_free.tabular import DENSE, Floats, Ints, Model, check_spaces, stack_rewards, whole
 
 
 class Explored:
@@ -152,7 +152,7 @@ class PhasedRewardFree(Explored):
     Attributes
     ----------
     phases_ : DataFrame
-        Of each phase: steps, agents, states that got agents, agents needed for one visit of each of their pairs, and the
+        Of each phase: steps (numbered from 1), agents, states that got agents, agents needed for one visit of each of their pairs, and the
         fewest and the mean visits that their pairs have at the block's first step when the phase ends.
     counts_, model_, certificate_, n_trajectories_, n_phases_
         See :class:`Explored`.
@@ -261,9 +261,7 @@ class PhasedRewardFree(Explored):
         check_eps_delta(self.eps, self.delta)
         if self.design not in ("split", "random"):
             raise ValueError(f"design {self.design!r}: expected 'split' or 'random'")
-        if isinstance(self.n_agents, bool) or int(self.n_agents) != self.n_agents or self.n_agents < 1:
-            raise ValueError(f"n_agents {self.n_agents!r}: expected a whole number of 1 or more")
-        return int(self.n_agents)
+        return whole("n_agents", self.n_agents)
 
 
 @dataclass
@@ -303,13 +301,13 @@ def run_agents(env: Simulator, task: Task, rng: np.random.Generator) -> tuple[li
         starts += np.bincount(states, minlength=S)
         for h in range(task.stop):
             if h < task.first:
-                actions = ways[h].take(place * S + states)
+                actions = ways[h].take(place * S + states).astype(np.intp)
             elif h == task.first and task.actions is not None:
                 actions = task.actions[begin : begin + size]
             else:
                 actions = rng.integers(A, size=len(place))
             following = env.step(states, actions, h, rng)
-            seen[h] = seen[h] + _tally(states * A + actions, following, S, A)
+            seen[h] = seen[h] + tally(states * A + actions, following, S, A)
             states = following
     return seen, starts
 
@@ -339,8 +337,6 @@ def _simulator(mdp: Any, env_fn: Any, horizon: Any) -> Any:
             raise TypeError("explore: env_fn needs horizon=, the number of steps")
         return VectorEnvironment(env_fn, horizon)
     if hasattr(mdp, "observation_space"):
-        from gnomon.decisions.reward_free.tabular import check_spaces
-
         check_spaces(mdp.observation_space, mdp.action_space)
         raise TypeError("explore: got one gymnasium environment; give TabularMDP.from_gymnasium(env, horizon=...), or "
                         "env_fn= that makes copies of it and horizon=")  # fmt: skip
@@ -363,7 +359,8 @@ def _nothing(S: int, A: int) -> Any:
     return np.zeros((S * A, S), dtype=np.int64) if S <= DENSE else sparse.csr_array((S * A, S), dtype=np.int64)
 
 
-def _tally(rows: Ints, following: Ints, S: int, A: int) -> Any:
+def tally(rows: Ints, following: Ints, S: int, A: int) -> Any:
+    """How often each row led to each state: (S * A, S)."""
     if S <= DENSE:
         return np.bincount(rows * S + following, minlength=S * A * S).reshape(S * A, S)
     return sparse.csr_array((np.ones(len(rows), dtype=np.int64), (rows, following)), shape=(S * A, S))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnomon.decisions.reward_free.tabular import Floats, Ints, check_spaces
+from gnomon.decisions.reward_free.tabular import Floats, Ints, check_spaces, whole
 
 
 class Simulator(Protocol):
@@ -53,8 +53,7 @@ class StepFunction:
     def __init__(self, n_states: int, n_actions: int, horizon: int, step_fn: Callable[..., Any],
                  start: int | Callable[..., Any] = 0, max_batch: int | None = None) -> None:  # fmt: skip
         for name, value in (("n_states", n_states), ("n_actions", n_actions), ("horizon", horizon)):
-            if isinstance(value, bool) or int(value) != value or value < 1:
-                raise ValueError(f"{name} {value!r}: expected a whole number of 1 or more")
+            whole(name, value)
         self.n_states, self.n_actions, self.horizon = n_states, n_actions, horizon
         self.step_fn, self.first, self.max_batch = step_fn, start, max_batch
         self.initial: Floats | None = None
@@ -108,8 +107,7 @@ class VectorEnvironment:
         from gymnasium.vector import SyncVectorEnv
 
         for name, value in (("horizon", horizon), ("n_envs", n_envs)):
-            if isinstance(value, bool) or int(value) != value or value < 1:
-                raise ValueError(f"{name} {value!r}: expected a whole number of 1 or more")
+            whole(name, value)
         if not callable(env_fn):
             raise TypeError(f"env_fn: expected a callable that makes an environment, got {type(env_fn).__name__}")
         one = env_fn()

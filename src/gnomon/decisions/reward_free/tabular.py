@@ -83,7 +83,7 @@ class Model:
             At each earlier step, for each target, the action in each state; of equal actions the smallest.
         """
         S, A = self.n_states, self.n_actions
-        policies, V = np.empty((layer, S, S), dtype=np.intp), np.eye(S)
+        policies, V = np.empty((layer, S, S), dtype=np.int32), np.eye(S)
         for t in range(layer - 1, -1, -1):
             Q = (self.kernels[t] @ V).reshape(S, A, S)
             policies[t] = Q.argmax(axis=1).T
@@ -131,8 +131,8 @@ class TabularMDP(Model):
     def __init__(self, transitions: Any, initial: ArrayLike, horizon: int | None = None,
                  rewards: ArrayLike | None = None) -> None:  # fmt: skip
         matrices = _matrices(transitions)
-        if horizon is not None and (isinstance(horizon, bool) or int(horizon) != horizon or horizon < 1):
-            raise ValueError(f"horizon {horizon!r}: expected a whole number of 1 or more")
+        if horizon is not None:
+            whole("horizon", horizon)
         if (
             len(matrices) == 1
             and horizon is None
@@ -227,6 +227,13 @@ class _Sampler:
             return self.columns[rows]
         at = np.searchsorted(self.levels, rows + rng.random(len(rows)), side="right")
         return self.columns[np.minimum(at, self.last[rows])]  # rounding must not spill into the next row
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """Raise ValueError unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} {value!r}: expected a whole number of {least} or more")
+    return int(value)
 
 
 def check_spaces(observations: Any, actions: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from scipy import sparse
 
-from gnomon.decisions.reward_free.certificate import agents_needed
+from gnomon.decisions.reward_free.certificate import agents_needed, blocks
 from gnomon.decisions.reward_free.method import PhasedRewardFree
 from gnomon.decisions.reward_free.simulators import VectorEnvironment
 from gnomon.decisions.reward_free.tabular import TabularMDP, stack_rewards
@@ -130,7 +131,7 @@ def explore(inputs: Run, beside: bool) -> Outcome:
     given = task(inputs)
     H = given.simulator.horizon
     ways: dict[str, int | None] = {"phased": inputs.phases}
-    total = inputs.agents * (inputs.phases or H)
+    total = inputs.agents * len(blocks(H, inputs.phases))
     if beside:
         ways |= {
             f"{rho} phase{'s' * (rho > 1)}": rho
@@ -138,9 +139,13 @@ def explore(inputs: Run, beside: bool) -> Outcome:
         }
     results: dict[str, Any] = {}
     for name, rho in ways.items():
-        m = inputs.agents if name == "phased" else max(1, total // int(rho or H))
-        results[name] = PhasedRewardFree(rho, m, inputs.eps, inputs.delta, reuse=not inputs.own_data,
-                                         random_state=inputs.seed).explore(given.simulator)  # fmt: skip
+        m = inputs.agents if name == "phased" else max(1, total // len(blocks(H, rho)))
+        explorer = PhasedRewardFree(
+            rho, m, inputs.eps, inputs.delta, reuse=not inputs.own_data, random_state=inputs.seed
+        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "n_agents", UserWarning)  # what is shown says it
+            results[name] = explorer.explore(given.simulator)
     return Outcome(inputs, given, results)
 
 
@@ -165,6 +170,10 @@ def present(outcome: Outcome) -> dict[str, Any]:
         f"{bound:.3g} of the best{trivial}; probability {1 - outcome.inputs.delta:g}. With reach probabilities known, theory asks for "
         f"{needed:.3g} agents a phase to be within 1",
     }
+    if (short := int((ex.phases_["fewest visits"] == 0).sum())) > 0:
+        shown["too few agents"] = (
+            f"in {short} of {ex.n_phases_} phases some state and action that can be reached was never tried"
+        )
     if given.reward is not None:
         policy, value = ex.plan(given.reward, reward_range=units(given.reward))
         here = ex.model_.occupancy(policy).sum(axis=2)
