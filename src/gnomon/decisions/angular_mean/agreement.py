@@ -72,13 +72,16 @@ class Pool:
     def __init__(self, items: Any, d: int):
         self.rows = as_items(items, d)
         self.size = len(self.rows)
-        self._distinct, self._which = np.unique(self.rows, axis=0, return_inverse=True)
+        self._distinct, which = np.unique(self.rows, axis=0, return_inverse=True)
+        self._which = which.ravel()
         if len(self._distinct) < 2:
             raise ValueError(f"items has {self.size} rows but one distinct item: agreement needs two to compare")
 
-    def scores(self, rules: Array) -> Array:
-        """Of every item by each rule, (r, size)."""
-        found: Array = (rules @ self._distinct.T)[:, self._which.ravel()]
+    def scores(self, rules: Array, chosen: Array | None = None) -> Array:
+        """By each rule, (r, size); or of the items with the indices ``chosen``, (r, *chosen.shape)."""
+        which = self._which if chosen is None else self._which[chosen]
+        used, at = np.unique(which, return_inverse=True)
+        found: Array = (rules @ self._distinct[used].T)[:, at.reshape(which.shape)]
         return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gnomon.decisions.angular_mean.agreement import Pool, agreement, as_rule
 from gnomon.decisions.angular_mean.pairs import alike
-from gnomon.decisions.angular_mean.voters import as_covariance, as_types, root
+from gnomon.decisions.angular_mean.voters import as_covariance, as_rows, as_types, as_weights, root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,8 +83,6 @@ def batch_shortfall(theta: Any, voters: Any, m: int, *, weights: Any = None, ite
     ValueError
         For sizes and shapes that do not fit.
     """
-    from gnomon.decisions.angular_mean.voters import as_rows, as_weights
-
     rows = as_rows(voters, "voters")
     share = as_weights(weights, len(rows))
     rule = as_rule(theta, rows.shape[1])
@@ -179,7 +177,7 @@ def _from_pool(pool: Pool, m: int, random: np.random.Generator) -> Draw:
 
     def draw(rules: Array, batches: int) -> Array:
         chosen = np.stack([random.choice(pool.size, m, replace=False, shuffle=False) for _ in range(batches)])
-        return pool.scores(rules)[:, chosen]
+        return pool.scores(rules, chosen)
 
     return draw
 
