@@ -39,14 +39,14 @@ CLAIMS = [
             on={"contender": name},
             report=True,
             id=f"long-run-{slug}",
-            text=f"The same with the {name}: share of worlds, and the worst",
+            text=f"The same with {said}: share of worlds, and the worst",
             paper=paper,
         )
-        for name, slug, paper in (
-            ("arithmetic mean", "arithmetic", "Sheet's prototype: worst -0.20 to -0.41"),
-            ("one start", "one-start", "A stationary point that is no global minimum may violate it"),
-            ("Kemeny (geodesic median)", "kemeny", ""),
-            ("heaviest voter", "heaviest", ""),
+        for name, slug, said, paper in (
+            ("arithmetic mean", "arithmetic", "the arithmetic mean", "Sheet's prototype: worst -0.20 to -0.41"),
+            ("one start", "one-start", "descent from the mean alone", "A stationary point that is no global minimum may violate it"),
+            ("Kemeny (geodesic median)", "kemeny", "the Kemeny rule", ""),
+            ("heaviest voter", "heaviest", "the heaviest voter's own rule", ""),
         )
     ),
     # 2: disagreement
