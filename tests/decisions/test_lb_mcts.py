@@ -599,7 +599,7 @@ def test_the_tree_as_a_graph():
 
 
 def test_language_models_that_fail():
-    for hostile in (Garbage(), Adversary()):
+    for hostile in (Garbage(), Adversary(), Adversary(moved=True)):
         opt = LBMCTS(SPACE, llm=hostile, n_trials=30)
         best = opt.minimize(objective)
         assert best.loss < 0.2

@@ -339,13 +339,20 @@ class Garbage(LLM):
 
 
 class Adversary(LLM):
-    """Proposes the worst known configuration of the algorithm with one parameter changed (itself, it would be a duplicate)."""
+    """Proposes the worst known configuration of the algorithm, which was tried already, so that a random one takes its place.
 
-    name = "adversary"
+    Parameters
+    ----------
+    moved : bool
+        With one parameter changed: then nothing stops it.
+    """
+
+    def __init__(self, moved: bool = False):
+        self.moved, self.name = moved, "adversary, moved" if moved else "adversary"
 
     def propose(self, request: Request, n: int) -> Answer:
         space = request.space
         known = sorted(request.trials, key=lambda t: (t.ok, -t.loss if t.ok else 0.0, t.key))
         around = known[0].vector if known else space.sample(1, request.rng)[0]
-        found = space.neighbours(around, n, request.rng) if known else around[None]
+        found = space.neighbours(around, n, request.rng) if known and self.moved else around[None]
         return Answer([json.dumps(space.config(v)) for v in found], 100, 20)

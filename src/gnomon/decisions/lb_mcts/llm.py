@@ -63,12 +63,13 @@ class Request:
 
 @dataclass
 class Answer:
-    """Texts of a back end, and what they cost (no tokens where no language model was asked)."""
+    """Texts of a back end, and what they cost: tokens of so many prompts together, none where no language model was asked."""
 
     texts: list[str] = field(default_factory=list)
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
+    prompts: int = 1
 
 
 class LLM:
@@ -142,7 +143,7 @@ class Chat(LLM):
         return self._ask(text, 1, 60, 0.0)
 
     def _ask(self, text: str, n: int, most: int, temperature: float) -> Answer:
-        begin, answer = time.perf_counter(), Answer()
+        begin, answer = time.perf_counter(), Answer(prompts=n)
         for _ in range(n):
             try:
                 found = self.endpoint.chat(text, max_new_tokens=most, temperature=temperature).text
@@ -240,8 +241,8 @@ class Embedded(LLM):
         model: Any = lm.model
         with torch.no_grad():
             head = model(torch.tensor([context]), use_cache=True)
-            head.past_key_values.batch_repeat_interleave(len(rows))
-            rest = model(pad, past_key_values=head.past_key_values, use_cache=False).logits[:, :-1]
+            head.cache.batch_repeat_interleave(len(rows))
+            rest = model(pad, cache=head.cache, use_cache=True).logits[:, :-1]
             logits = torch.cat([head.logits[:, -1:].expand(len(rows), 1, -1), rest], dim=1)
             each = torch.log_softmax(logits.float(), -1).gather(-1, pad[..., None])[..., 0]
         return np.array([float(each[i, : len(r)].mean()) for i, r in enumerate(rows)])
@@ -280,7 +281,7 @@ class Recorder(LLM):
 
     def reflect(self, text: str) -> Answer | None:
         answer = self.llm.reflect(text)
-        self._write({"asked": _digest(text, 0), **(vars(answer) if answer else {"texts": None})})
+        self._write({"asked": _digest(text, 0), **vars(answer or Answer())})
         return answer
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -320,23 +321,20 @@ class Replay(LLM):
         return list(self._order)
 
     def propose(self, request: Request, n: int) -> Answer:
-        entry = self._next(_digest(request.prompt(), n))
-        return Answer(entry["texts"], entry["prompt_tokens"], entry["completion_tokens"], entry["seconds"])
+        return self._next(_digest(request.prompt(), n))
 
     def reflect(self, text: str) -> Answer | None:
-        entry = self._next(_digest(text, 0))
-        if entry["texts"] is None:
-            return None
-        return Answer(entry["texts"], entry["prompt_tokens"], entry["completion_tokens"], entry["seconds"])
+        answer = self._next(_digest(text, 0))
+        return answer if answer.texts else None
 
-    def _next(self, asked: str) -> dict[str, Any]:
+    def _next(self, asked: str) -> Answer:
         entry = self._entries[self._at] if self._at < len(self._entries) else {}
         if entry.get("asked") != asked:
             raise ValueError(
                 f"{self.path}: question {self._at} is not the recorded one; it fits the same data, space and seed only"
             )
         self._at += 1
-        return dict(entry)
+        return Answer(**{k: v for k, v in entry.items() if k != "asked"})
 
 
 def _digest(text: str, n: int) -> str:

@@ -92,6 +92,7 @@ def by_language(
         request.attempt = attempt
         answer: Answer = llm.propose(request, n)
         cost.prompt_tokens += answer.prompt_tokens
+        cost.longest_prompt = max(cost.longest_prompt, answer.prompt_tokens // answer.prompts)
         cost.completion_tokens += answer.completion_tokens
         cost.llm_seconds += answer.seconds
         found: dict[str, Config] = {}

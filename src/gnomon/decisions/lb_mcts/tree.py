@@ -36,6 +36,8 @@ class Trial:
     loss : float
         What is minimised; NaN until told and where it failed.
     status : {"asked", "done", "failed"}
+    prompt_tokens, completion_tokens, longest_prompt, failures : int
+        Tokens of all prompts and replies, of the longest prompt, and replies that gave no configuration.
     seconds, llm_seconds, overhead : float
         Spent on the evaluation (as told), waiting for the language model, and on all else between the two.
     """
@@ -59,6 +61,7 @@ class Trial:
     llm_seconds: float = 0.0
     overhead: float = 0.0
     prompt_tokens: int = 0
+    longest_prompt: int = 0
     completion_tokens: int = 0
     failures: int = 0
 

@@ -46,6 +46,7 @@ CONTENDERS: dict[str, Search] = {
     "plain mcts": baselines.by_tree({"llm": None}, baselines.PlainMCTS),
     "garbage": baselines.by_tree({"llm": baselines.Garbage()}),
     "adversary": baselines.by_tree({"llm": baselines.Adversary()}),
+    "adversary, moved": baselines.by_tree({"llm": baselines.Adversary(moved=True)}),
 }
 LAPTOP = list(CONTENDERS)
 CONTENDERS |= {

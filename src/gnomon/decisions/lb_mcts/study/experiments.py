@@ -34,7 +34,7 @@ def rows_of(found: Any, given: Problem) -> Iterable[dict[str, Any]]:
                "failed": math.isnan(loss)}  # fmt: skip
         if own:
             row |= {"proposer": t.proposer, "source": t.source, "rho": t.rho, "reliability": t.reliability,
-                    "prompt_tokens": t.prompt_tokens, "completion_tokens": t.completion_tokens, "unread": t.failures,
+                    "prompt_tokens": t.prompt_tokens, "longest_prompt": t.longest_prompt, "completion_tokens": t.completion_tokens, "unread": t.failures,
                     "overhead": t.overhead, "llm_seconds": t.llm_seconds}  # fmt: skip
         row["test"] = given.objective.test(*best_at) if i == len(trials) and best_at else math.nan
         yield row
@@ -49,7 +49,7 @@ class Searches(Experiment):
 
     cells = grid(data=FIVE)
     contenders: ClassVar[Mapping[str, Any]] = CONTENDERS
-    metrics = {"best": lower("balanced error"), "overhead": lower("s"), **REGRETS}
+    metrics = {"best": lower("balanced error"), "overhead": lower("s")}
 
     def trials(self, inputs: Any) -> int:
         return int(inputs.trials)
@@ -101,6 +101,7 @@ class RealModel(Searches):
         "rho = 1": CONTENDERS["rho = 1"],
     }  # a model is made where it is used
     seeds = 1
+    metrics = {**Searches.metrics, **REGRETS}
 
     def trials(self, inputs: Any) -> int:
         return min(12, int(inputs.trials))

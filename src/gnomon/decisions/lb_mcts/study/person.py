@@ -74,11 +74,11 @@ def read(inputs: Run) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def tune(inputs: Run, beside: bool) -> Outcome:
-    """LB-MCTS; ``beside`` adds Bayesian optimisation alone, the prior alone, and random search of the same number of trials."""
+    """LB-MCTS; ``beside`` adds Bayesian optimisation alone and random search with as many trials."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from gnomon.decisions.lb_mcts.baselines import PlainMCTS, RandomSearch
+    from gnomon.decisions.lb_mcts.baselines import RandomSearch
     from gnomon.decisions.lb_mcts.method import LBMCTS
     from gnomon.decisions.lb_mcts.sklearn_space import sklearn_space
 
@@ -90,8 +90,7 @@ def tune(inputs: Run, beside: bool) -> Outcome:
     llm = None if inputs.llm == "none" else inputs.llm
     ways: dict[str, tuple[Any, dict[str, Any]]] = {"lb-mcts": (LBMCTS, {"llm": llm})}
     if beside:
-        ways |= {"BO alone": (LBMCTS, {"llm": None}), f"{inputs.llm} alone": (LBMCTS, {"llm": llm, "policy": "fixed", "rho": 0.0}),
-                 "plain tree search": (PlainMCTS, {"llm": None}), "random search": (RandomSearch, {"llm": None})}  # fmt: skip
+        ways |= {"BO alone": (LBMCTS, {"llm": None}), "random search": (RandomSearch, {"llm": None})}
     results = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for name, (kind, options) in ways.items():
