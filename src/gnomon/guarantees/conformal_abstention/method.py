@@ -293,7 +293,8 @@ class ConformalAbstainer(BaseEstimator):
         Returns
         -------
         list of AbstainResult
-            In the order of the questions.
+            In the order of the questions. An empty response that reaches the threshold counts as an (empty, wrong) answer, as it
+            did in calibration.
         """
         self._fitted()
         if not hasattr(self, "_model"):
@@ -305,7 +306,6 @@ class ConformalAbstainer(BaseEstimator):
         S = self.scores(self._features(found))
         groups = None if self.groups is None else [self.groups(q) for q in questions]
         answered, said = self._decide(S, groups, weights)
-        answered &= np.array([bool(t) for t in found.texts])
         return [
             AbstainResult(t if a else None, float(s), bool(a), g)
             for t, s, a, g in zip(found.texts, S, answered, said, strict=True)

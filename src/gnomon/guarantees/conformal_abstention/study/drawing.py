@@ -47,7 +47,7 @@ def evidence(tables: dict[str, pd.DataFrame]) -> Figure:
     if (shift := tables.get("Shift")) is not None:
         names = ["plain", "weighted", "mondrian"]
         for i, name in enumerate(names):
-            own = shift[shift["contender"] == name]["kept"]
+            own = shift[(shift["contender"] == name) & (shift["way"] == "fdr")]["kept"]
             right.bar(i, own.mean(), yerr=own.std() if len(own) > 1 else None, color="0.7", ecolor="0.3")
         right.axhline(0.75, color="C3", lw=0.8, ls="--")
         right.set(

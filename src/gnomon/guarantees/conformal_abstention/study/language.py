@@ -36,7 +36,7 @@ MODEL = ("model", "qa", "questions", "draw", "windows")
 class Sampled(Experiment):
     """Random answers to the fixed random questions, and answers to a prompt that allows refusal."""
 
-    @stage(version=1, inputs=(*MODEL, "sampled"), cell=(), seeded=False)
+    @stage(version=2, inputs=(*MODEL, "sampled"), cell=(), seeded=False)
     def samples(self, inputs: Any, cell: Any, seed: Any) -> dict[str, Any]:
         lm, found = models.load(inputs.model), asked(inputs)
         prompts = [found[i].prompt for i in subset(len(found), inputs)]
@@ -51,7 +51,7 @@ class Sampled(Experiment):
 class Language(Experiment):
     """Greedy answers with confidences and geometry."""
 
-    @stage(version=1, inputs=MODEL, cell=(), seeded=False)
+    @stage(version=2, inputs=MODEL, cell=(), seeded=False)
     def answers(self, inputs: Any, cell: Any, seed: Any) -> dict[str, Any]:
         lm, found = models.load(inputs.model), asked(inputs)
         reference = text_reference(lm.model, lm.tokenizer, windows=inputs.windows)

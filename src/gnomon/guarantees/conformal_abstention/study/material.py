@@ -63,7 +63,8 @@ def questions(n: int, draw: int) -> list[Question]:
         own = [x for x in cities if x["countrycode"] == c["iso"] and x["name"] == c["capital"]]
         others = [a for x in own for a in x["alternatenames"] if len(a) > 3]  # shorter ones are codes
         found.append(Question(SHOTS["capital"].format(c["name"]), (c["capital"], *others), "capital", c["name"]))
-    large = [x for x in sorted(cities, key=lambda x: -x["population"])[:3000] if x["name"] not in SHOWN]
+    ranked = sorted(cities, key=lambda x: x["population"])[-3000:]
+    large = [x for x in {x["name"]: x for x in ranked}.values() if x["name"] not in SHOWN]  # of one name the largest
     for x in pick(large, many["city"]):
         land = countries[x["countrycode"]]["name"]
         found.append(Question(SHOTS["city"].format(x["name"]), (land, *OTHER_NAMES.get(land, ())), "city", x["name"]))
@@ -72,7 +73,8 @@ def questions(n: int, draw: int) -> list[Question]:
         found.append(Question(SHOTS["symbol"].format(e.name.capitalize()), (e.symbol,), "symbol", e.name))
     for e in pick(elements, many["number"]):
         found.append(Question(SHOTS["number"].format(e.name.capitalize()), (str(e.number),), "number", e.name))
-    for a, b in rng.choice(np.arange(11, 100), (many["sum"], 2)).tolist():
+    for pair in rng.choice(89 * 89, many["sum"], replace=False).tolist():
+        a, b = 11 + pair // 89, 11 + pair % 89
         found.append(Question(SHOTS["sum"].format(a, b), (str(a + b),), "sum", f"{a} + {b}"))
     real = (
         {c["name"] for c in countries.values()} | {x["name"] for x in cities} | {e.name.capitalize() for e in elements}

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from gnomon import models
 from gnomon.datasets import TextPath, text_file
+from gnomon.guarantees.conformal_abstention.geometry import text_reference
 from gnomon.guarantees.conformal_abstention.judging import Answers, aliases
 from gnomon.guarantees.conformal_abstention.method import ConformalAbstainer
 from gnomon.models import EMBEDDED, ModelRef
@@ -40,6 +41,7 @@ class Run(Options):
         description="geometry, logprob, product, gbdt, isotonic, entropy, margin, first_logprob, self-consistency",
     )
     delta: float = Field(0.1, gt=0, lt=1, description="how often the statement may fail (pac, both, bayes)")
+    windows: int = Field(32, ge=2, description="windows of generic text for its common direction (geometry)")
     by_topic: bool = Field(False, description="calibrate within each topic")
     ask: TextPath | None = Field(
         None, description="new questions to answer, one a line (\\n for a line break within one)"
@@ -84,12 +86,15 @@ def calibrate(inputs: Run, beside: bool = False) -> Outcome:
     else:
         lm = models.load(inputs.model)
         model, tokenizer = lm.model, lm.tokenizer  # type: ignore[assignment]
+    reference = None
+    if tokenizer is not None and inputs.score in ("geometry", "product", "gbdt"):
+        reference = text_reference(model, tokenizer, windows=inputs.windows)  # type: ignore[arg-type]
     topics = {q: t for q, _, t in items}
     ca = ConformalAbstainer(inputs.correctness, inputs.participation, inputs.certificate, delta=inputs.delta, score=inputs.score,
                             groups=(lambda q: topics.get(q, "")) if inputs.by_topic else None, random_state=inputs.seed)  # fmt: skip
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
-        ca.fit(model, tokenizer, [q for q, _, _ in items], [a for _, a, _ in items])
+        ca.fit(model, tokenizer, [q for q, _, _ in items], [a for _, a, _ in items], reference=reference)
         asked = (
             [line.replace("\\n", "\n") for line in text_file(inputs.ask).splitlines() if line.strip()]
             if inputs.ask
