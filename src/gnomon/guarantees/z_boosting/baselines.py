@@ -90,18 +90,13 @@ class JointScores:
     def add(self, h: Array) -> float:
         """The vote of answers -1 / +1, and the weights after it."""
         wrong = h * self.sign < 0
-        error = min(max(float(self.w[wrong].sum()), self.clip), 1 - self.clip)
-        if self.rule == "adac2":
-            costly = self.cost * self.w
-            bad = float(costly[wrong].sum())
-            good = float(costly.sum()) - bad
-            alpha = 0.5 * math.log(max(good, self.clip * good + 1e-300) / max(bad, self.clip * good))
-            w = costly * np.exp(-alpha * self.sign * h)
-        else:
-            alpha = 0.5 * math.log((1 - error) / error)
-            w = self.w * np.exp(-alpha * self.sign * h)
-            if self.rule == "csb2":
-                w = np.where(wrong, self.cost * w, w)
+        charged = self.cost * self.w if self.rule == "adac2" else self.w
+        error = float(charged[wrong].sum() / charged.sum())
+        error = min(max(error, self.clip), 1 - self.clip)
+        alpha = 0.5 * math.log((1 - error) / error)
+        w = charged * np.exp(-alpha * self.sign * h)
+        if self.rule == "csb2":
+            w = np.where(wrong, self.cost * w, w)
         w = np.maximum(w, 1e-300)
         self.w = w / w.sum()
         self.F += alpha * h

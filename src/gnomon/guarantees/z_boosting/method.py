@@ -55,6 +55,11 @@ class Step:
         return 1 - self.fpr - self.fnr
 
     @property
+    def perfect(self) -> bool:
+        """Whether the answer, or its negation, is right on every row."""
+        return abs(self.edge) >= 1 - 1e-12
+
+    @property
     def rho(self) -> float:
         """The factor of both classes' mean exponential losses, <= sqrt(1 - J^2) where no rate is clipped."""
         return math.sqrt(self.positive * self.negative)
@@ -245,5 +250,5 @@ def rounds(learner: Learner, scores: Scores, asking: Asking) -> Iterator[Answer]
     while (found := asking.choose(ask, scores.free_balance)) is not None:
         scores.add(found.h, found.step)
         yield found
-        if found.step.fpr == found.step.fnr and found.step.fpr in (0.0, 1.0):
+        if found.step.perfect:
             return

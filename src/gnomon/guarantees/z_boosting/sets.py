@@ -171,9 +171,13 @@ class ZSet:
             return np.full(len(z), np.inf)
         way = self._to - self._from
         length = (way**2).sum(axis=1)
-        along = ((z[:, None] - self._from) * way).sum(axis=2) / np.where(length > 0, length, 1)
-        foot = self._from + np.clip(along, 0, 1)[..., None] * way
-        return np.sqrt(((z[:, None] - foot) ** 2).sum(axis=2).min(axis=1))
+        step = max(1, CHUNK // len(way))
+        nearest = []
+        for part in (z[i : i + step] for i in range(0, len(z), step)):
+            along = ((part[:, None] - self._from) * way).sum(axis=2) / np.where(length > 0, length, 1)
+            foot = self._from + np.clip(along, 0, 1)[..., None] * way
+            nearest.append(np.sqrt(((part[:, None] - foot) ** 2).sum(axis=2).min(axis=1)))
+        return np.concatenate([np.empty(0), *nearest])
 
     # --- against coins ---
 
