@@ -549,6 +549,9 @@ def test_several_trials_may_be_open():
     opt = LBMCTS(SPACE, n_trials=20)
     open_ = [opt.ask() for _ in range(4)]
     assert len({t.key for t in open_}) == 4
+    assert {t.algorithm for t in open_} == set(SPACE)
+    with pytest.raises(ValueError, match="is not open"):
+        opt.tell(trial(0, linear(1.0), 0.0), 1.0)
     for one in reversed(open_):
         opt.tell(one, objective(one.algorithm, one.config))
     with pytest.raises(ValueError, match="is not open"):

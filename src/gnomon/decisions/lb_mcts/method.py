@@ -102,7 +102,7 @@ class LBMCTS(BaseEstimator):
     Attributes
     ----------
     trials_ : DataFrame
-        One row per trial: algorithm, config, loss, proposer, rho, node, seconds, tokens.
+        One row per trial: algorithm, config, loss (negated where it is maximised), proposer, rho, node, seconds, tokens.
     tree_ : networkx.DiGraph
     best_config_ : dict
         ``{"algorithm", "config"}``; :meth:`SklearnSpace.build` makes the estimator.
@@ -153,7 +153,9 @@ class LBMCTS(BaseEstimator):
         begin, waited = time.perf_counter(), 0.0
         y = self._scores()
         while len(self._closed) < len(self._space):
-            node = self._tree.select(y, self._order, self._closed)
+            waiting = {t.algorithm for t in self._open.values() if not self._of(t.algorithm)}
+            ruled_out = self._closed | waiting if self._closed | waiting < set(self._space) else self._closed
+            node = self._tree.select(y, self._order, ruled_out)
             trial = self._propose(node)
             waited += trial.llm_seconds
             if trial.key:
@@ -173,8 +175,10 @@ class LBMCTS(BaseEstimator):
         ValueError
             For a trial that is not open.
         """
-        if self._started().pop(getattr(trial, "number", -1), None) is not trial:
+        number = getattr(trial, "number", -1)
+        if self._started().get(number) is not trial:
             raise ValueError(f"trial: {trial!r} is not open; expected one that ask() gave and that was not told yet")
+        del self._open[number]
         begin = time.perf_counter()
         value = math.nan if loss is None else float(loss)
         good = math.isfinite(value) and not error

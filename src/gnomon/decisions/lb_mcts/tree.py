@@ -15,7 +15,7 @@ from gnomon.decisions.lb_mcts.space import Config
 ROOT = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
     """One configuration that was asked for, and what came of it.
 
