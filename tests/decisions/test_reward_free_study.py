@@ -77,8 +77,10 @@ def test_equal_totals():
 
 def test_the_search_for_the_agents_that_open_half():
     rng = np.random.default_rng(0)
-    found = agents_for_half(4, 2, 2, 200, rng, reuse=False)
+    found, fewest = agents_for_half(4, 2, 2, 200, rng, reuse=False)
+    assert fewest - 1 <= found <= fewest
     assert found == pytest.approx(lock_agents(2, [2, 2]), rel=0.25)
+    assert agents_for_half(4, 2, 4, 20, rng, reuse=False)[1] == 3  # whole agents: 2 never open it, 3 always do
     assert share_opened(3, 2, 3, 4, 20, rng, reuse=False) == 1
 
 

@@ -57,13 +57,18 @@ CLAIMS = [
     # 3: polynomial with H phases
     *(
         slope("agents", PAPER, along=column, at_most=1.2, table="Layers", on={"along": axis}, id=f"layers-{axis.lower()}",
-              text=f"With as many phases as steps the agents for success 1/2 grow with {name} with an exponent of at most 1.2",
+              text=f"With as many phases as steps the fewest agents for success 1/2 grow with {name} with an exponent of at most 1.2",
               paper="Polynomial agents with H phases")
         for axis, column, name in (("H", "steps", "the number of steps"), ("A", "actions", "the number of actions"))
     ),
     *(
         slope("agents", "phased, drawn actions", along=column, at_most=1.2, table="Layers", on={"along": axis}, report=True,
               id=f"layers-{axis.lower()}-drawn", text=f"The same exponent along {column} where actions are drawn, not shared out")
+        for axis, column in (("H", "steps"), ("A", "actions"))
+    ),
+    *(
+        slope("interpolated", PAPER, along=column, at_most=1.2, table="Layers", on={"along": axis}, report=True,
+              id=f"layers-{axis.lower()}-interpolated", text=f"The same exponent along {column} of agents interpolated between whole numbers")
         for axis, column in (("H", "steps"), ("A", "actions"))
     ),
     # 4: when phases matter

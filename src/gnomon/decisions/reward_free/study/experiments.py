@@ -17,12 +17,12 @@ from gnomon.decisions.reward_free.study.material import HORIZONS, WORLDS, World,
 from gnomon.study import Experiment, grid, higher, lower, stage
 from gnomon.study.runner import generator
 
-METRICS = {name: lower("reward") for name in ("gap", "own", "random", "indicator", "adversarial")} | {
+METRICS = {
+    "gap": lower("reward"),
     "worst": lower("reward", log=True),
     "certificate": lower("reward"),
     "certificate_ratio": lower(log=True),
     "bound": lower("reward"),
-    "phases": lower("phases"),
 }
 DRAWS = 8  # of an experiment over locks, each of so many runs as the inputs say
 TUNING = 2  # draws on which a bonus is chosen
@@ -144,7 +144,7 @@ class Locks(Experiment):
                 {"what": "share", "m": m, "runs": runs, "share": share, "expected": lock_success(m, A, lengths)}
             )
         if contender.get("reuse") is False:  # the closed form's own estimator is searched
-            found = agents_for_half(H, A, rho, runs, rng, **contender)
+            found, _ = agents_for_half(H, A, rho, runs, rng, **contender)
             rows.append({"what": "root", "agents": found, "formula": root, "ratio": found / root, "length": H / rho})
         return rows
 
@@ -154,7 +154,7 @@ class Layers(Experiment):
 
     cells = [{"along": "H", "H": H, "A": 3} for H in (4, 8, 16)] + [{"along": "A", "H": 8, "A": A} for A in (2, 4, 8)]
     contenders = {PAPER: {"reuse": False}, "phased, drawn actions": {"reuse": False, "design": "random"}}
-    metrics = {"agents": lower("agents", log=True)}
+    metrics = {"agents": lower("agents", log=True), "interpolated": lower("agents", log=True)}
     seeds = DRAWS
 
     def includes(self, inputs: Any, cell: Any, contender: str) -> bool:
@@ -165,7 +165,8 @@ class Layers(Experiment):
 
     def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
         H, A, runs = problem["H"], problem["A"], problem["runs"]
-        return [{"agents": agents_for_half(H, A, H, runs, rng, **contender), "steps": H, "actions": A}]
+        crossing, fewest = agents_for_half(H, A, H, runs, rng, **contender)
+        return [{"agents": float(fewest), "interpolated": crossing, "steps": H, "actions": A}]
 
 
 class Certificates(Exploring):

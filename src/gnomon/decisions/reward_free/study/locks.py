@@ -25,10 +25,17 @@ def share_opened(H: int, A: int, rho: int, m: int, runs: int, rng: np.random.Gen
     return count / runs
 
 
-def agents_for_half(H: int, A: int, rho: int, runs: int, rng: np.random.Generator, **options: Any) -> float:
-    """Bisection over runs: doubling until half of the locks open, halving the bracket (on logarithms), and a line at its end.
+def agents_for_half(H: int, A: int, rho: int, runs: int, rng: np.random.Generator, **options: Any) -> tuple[float, int]:
+    """Bisection over runs: doubling until half of the locks open, then halving the bracket (on logarithms).
 
     Doubling takes half as many runs at each m as bisection does.
+
+    Returns
+    -------
+    float
+        Where a line between the bracket's ends crosses one half.
+    int
+        The bracket's upper end: the fewest whole agents found to open half.
     """
     low, high, shares = 1, 2, {1: 0.0}
     while (found := share_opened(H, A, rho, high, max(1, runs // 2), rng, **options)) < 0.5:
@@ -42,4 +49,4 @@ def agents_for_half(H: int, A: int, rho: int, runs: int, rng: np.random.Generato
         low, high = (low, middle) if shares[middle] >= 0.5 else (middle, high)
     rise = shares[high] - shares[low]
     part = min(1.0, (0.5 - shares[low]) / rise) if rise > 0 else 1.0
-    return float(low * (high / low) ** part)
+    return float(low * (high / low) ** part), high
