@@ -255,7 +255,7 @@ class TreeRepair(BaseEstimator):
                     after = self._solve(encoding, rows, wanted, done.margin, done.w, turn + 1, X)
                 except NoSolution as error:
                     error.model = done.model if turn else None
-                    self._end(encoding, rows, done, found, "time limit")
+                    self._end(encoding, rows, done, Found(rate=found.rate, note=found.note), "time limit")
                     raise
                 if self.min_score is not None and self._score(encoding, after.model, X, y) < self.min_score:
                     stopped = "min_score"

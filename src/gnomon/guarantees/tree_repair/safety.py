@@ -80,6 +80,13 @@ class MDP:
         if not self.start or not all(0 <= s < s_n for s in self.start):
             raise ValueError(f"start: got {start!r}; expected one state or more in 0 to {s_n - 1}")
 
+    @property
+    def moves(self) -> np.ndarray:
+        """Number of other states that some action of a state may go on to, (S,): 0 where an episode is over or stuck."""
+        go = self.go.tocoo()
+        there = (go.row // self.n_actions != go.col) & (go.data > 0)
+        return np.bincount(go.row[there] // self.n_actions, minlength=self.n_states)
+
     def _sparse(self, entries: list[tuple[int, int, float]]) -> scipy.sparse.csr_matrix:
         row, column, value = zip(*entries, strict=True) if entries else ((), (), ())
         shape = (self.n_states * self.n_actions, self.n_states)
