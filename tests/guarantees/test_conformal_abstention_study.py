@@ -52,7 +52,7 @@ def test_questions_are_what_they_say():
     assert all(q.prompt.count("\n") == 2 for q in found)
     assert questions(600, 0) == found
     assert questions(600, 1) != found
-    mali = next(q for d in range(5) for q in questions(600, d) if q.about == "Mali")
+    mali = next(q for q in questions(830, 0) if q.about == "Mali")
     assert mali.answers[0] == "Bamako"
     a, b = next(q.about.split(" + ") for q in found if q.kind == "sum")
     assert str(int(a) + int(b)) in next(q.answers for q in found if q.about == f"{a} + {b}")

@@ -84,7 +84,7 @@ class Certificate:
         return self.statement + (" The target was not reached on this calibration set." if self.infeasible else "")
 
     def at_base_rate(self, accuracy: float) -> float:
-        """Of ``"bayes"``: the lower bound on P(correct | answer) where the accuracy without abstention is known to be this."""
+        """Of ``"bayes"``: the lower bound on P(correct | answer) where the accuracy is known to be this."""
         if self.kind != "bayes":
             raise ValueError(f"certificate {self.kind!r} depends on no base rate; 'bayes' does")
         if not 0 <= accuracy <= 1:
@@ -164,7 +164,10 @@ def certify(kind: str, cal: Sample, fit: Sample, target: Target, rng: np.random.
 
 
 def _both(cal: Sample, fit: Sample, target: Target, rng: Any) -> Rule:
-    """Participation chosen, correctness reported: given the k-th smallest score, the n - k above it are an i.i.d. sample of the answered."""
+    """Participation chosen, correctness reported.
+
+    Given the k-th smallest score, the n - k above it are an i.i.d. sample of the answered questions.
+    """
     n, alpha = len(cal.S), 1 - float(target.participation or 0)
     at = participation_threshold(cal.S, alpha, cal.u)
     above = at.above.accepts(cal.S, cal.u)
@@ -246,7 +249,7 @@ def posterior(accuracy: float, a: float, b: float) -> float:
 
 
 def _bayes_threshold(fit: Sample, n: int, target: Target) -> Threshold:
-    """The lowest fit score whose bound, were the fit split's rates those of n items, reaches the target; else the best one."""
+    """The lowest fit score whose bound, at the fit split's rates and n items, reaches the target; else the best one."""
     if target.participation is not None:
         return participation_threshold(fit.S, 1 - target.participation, fit.u)
     order = np.argsort(-keys(fit.S, fit.u))
@@ -274,8 +277,8 @@ def _profile(fit: Sample) -> Array:
 def _wrong_above(wrong: Array, n: int, alpha: float, rng: np.random.Generator, draws: int = 2000) -> Array:
     """Wrong items at or above the participation threshold of ``draws`` bootstrap samples of n items.
 
-    The k-th smallest of n draws is the quantile at U ~ Beta(k, n - k + 1); given it, the n - k items above are an i.i.d. sample of
-    what lies above, so their wrong ones are binomial: no sample is drawn or sorted.
+    The k-th smallest of n draws is the quantile at U ~ Beta(k, n - k + 1); given it, the n - k items above are an
+    i.i.d. sample of what lies above, so their wrong ones are binomial: no sample is drawn or sorted.
     """
     k = math.floor(alpha * (n + 1) + 1e-9)
     size = len(wrong)
@@ -312,7 +315,7 @@ def frontier(fit: Sample, n: int, rng: np.random.Generator, risky: float = RISKY
 
 
 def expected_coverage(kind: str, fit: Sample, n: int, batch: int, target: Target, rng: np.random.Generator) -> float:
-    """The share of questions that will be answered: the mean over calibration sets and batches resampled from the fit split."""
+    """The share of questions that will be answered: a mean over sets and batches resampled from the fit split."""
     draws = int(np.clip(100_000 / n, 2, 100))
     found = []
     for _ in range(draws):

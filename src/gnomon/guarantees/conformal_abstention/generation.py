@@ -32,8 +32,8 @@ class Responses:
     texts : list of str
         Up to the first line break, stripped.
     confidence : array (n, 4)
-        The columns of ``CONFIDENCES``: mean log-probability of the answer's tokens, log-probability of the first one, entropy of its
-        distribution (nats), difference of its two largest probabilities.
+        The columns of ``CONFIDENCES``: mean log-probability of the answer's tokens, log-probability of the first one,
+        entropy of its distribution (nats), difference of its two largest probabilities.
     geometry, average : array (n, 11) or None
         At the first answer token, and averaged over the answer's tokens.
     states : array (n, d) or None

@@ -41,7 +41,7 @@ class Reference(NamedTuple):
 
 
 class States(NamedTuple):
-    """States of one position of each row: before and behind each block, behind its attention, and after the final norm."""
+    """States of one position of each row: around each block, behind its attention, and after the final norm."""
 
     stream: Tensor  # (L + 1, B, d)
     middle: Tensor  # (L, B, d)
@@ -221,8 +221,9 @@ def geometry_features(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     Returns
     -------
     DataFrame
-        A row for each prompt: ``response``, the confidences ``logprob`` (mean over answer tokens, nats), ``first_logprob``, ``entropy``
-        (nats, of the first token), ``margin`` (difference of its two largest probabilities), and the columns of ``FEATURES``.
+        A row for each prompt: ``response``, the confidences ``logprob`` (mean over answer tokens, nats),
+        ``first_logprob``, ``entropy`` (nats, of the first token), ``margin`` (difference of its two largest
+        probabilities), and the columns of ``FEATURES``.
     """
     import pandas as pd
 

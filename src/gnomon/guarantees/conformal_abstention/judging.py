@@ -23,7 +23,7 @@ def aliases(answer: Answers) -> list[str]:
 
 
 def alias_match(question: str, response: str, answer: Answers) -> bool:
-    """Whether the whole response equals one of the answers: "Guinea-Bissau" does not answer "Guinea", nor the other way.
+    """Whether the whole response equals one of the answers: "Guinea-Bissau" does not answer "Guinea".
 
     An empty list of answers is a question without one: no response is right.
     """

@@ -67,8 +67,8 @@ class AbstainResult:
 class ConformalAbstainer(BaseEstimator):
     """Answer where a score reaches a calibrated threshold, abstain elsewhere, with a finite-sample certificate.
 
-    Labelled questions are split once: on the *fit split* the score is fitted and every level, grid and fixed threshold chosen; the rest
-    *calibrates*. New questions must be exchangeable with the calibration ones.
+    Labelled questions are split once: on the *fit split* the score is fitted and every level, grid and fixed
+    threshold chosen; the rest *calibrates*. New questions must be exchangeable with the calibration ones.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ class ConformalAbstainer(BaseEstimator):
     participation : float, optional
         Wanted share of answered questions; required by ``"both"`` and ``"ratio"``.
     certificate : {"fdr", "pac", "both", "ratio", "bayes"}
-        ``"fdr"`` for batches: the expected share of wrong answers; ``"pac"`` for decisions at once, with confidence 1 - delta; ``"both"``:
-        participation chosen, correctness reported; ``"ratio"``: participation and joint error in expectation; ``"bayes"``: for a base rate that
-        is known to change.
+        ``"fdr"`` for batches: the expected share of wrong answers; ``"pac"`` for decisions at once, right but for a
+        share ``delta`` of calibration sets; ``"both"``: participation chosen, correctness reported; ``"ratio"``:
+        participation and joint error in expectation; ``"bayes"``: for a base rate that is known to change.
     eps : float, optional
         Joint error of ``"ratio"``; by default (1 - correctness) participation.
     delta : float
@@ -87,8 +87,9 @@ class ConformalAbstainer(BaseEstimator):
     batch : int
         Questions that ``"fdr"`` decides together; more than it are cut into batches of this size or a little more.
     score : str
-        ``"geometry"`` (logistic regression on log-probability and geometry), its alternatives ``"product"`` and ``"gbdt"``, ``"isotonic"`` (of
-        the log-probability); or unfitted ``"logprob"``, ``"first_logprob"``, ``"entropy"``, ``"margin"``, ``"self-consistency"`` (endpoints).
+        ``"geometry"`` (logistic regression on log-probability and geometry), its alternatives ``"product"`` and
+        ``"gbdt"``, ``"isotonic"`` (of the log-probability); or unfitted ``"logprob"``, ``"first_logprob"``,
+        ``"entropy"``, ``"margin"``, ``"self-consistency"`` (endpoints).
     fit_share : float
         Share of the labelled data in the fit split.
     groups : callable, optional
@@ -119,8 +120,9 @@ class ConformalAbstainer(BaseEstimator):
 
     Notes
     -----
-    The form of participation and correctness guarantees is that of "Geometry-Calibrated Conformal Abstention for Language Models"
-    (arXiv 2604.27914); thresholds are those of conformal prediction, conformal risk control and conformal selection.
+    The form of participation and correctness guarantees is that of "Geometry-Calibrated Conformal Abstention for
+    Language Models" (arXiv 2604.27914); thresholds are those of conformal prediction, conformal risk control and
+    conformal selection.
     """
 
     def __init__(self, correctness: float = 0.75, participation: float | None = None,
@@ -151,7 +153,8 @@ class ConformalAbstainer(BaseEstimator):
         Parameters
         ----------
         S : array_like (n,) or (n, p)
-            Scores that were fixed beforehand; or features (base confidence first), from which ``score`` fits one on the fit split.
+            Scores that were fixed beforehand; or features (base confidence first), from which ``score`` fits one on
+            the fit split.
         C : array_like (n,) of 0/1
             Whether each response was correct.
         split : array_like (n,) of bool, optional
@@ -166,8 +169,8 @@ class ConformalAbstainer(BaseEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range, scores that are not finite, too few items for the certificate (the message says how many it
-            needs), one class only where a score is fitted, and ids that lie in both splits.
+            For parameters out of range, scores that are not finite, too few items for the certificate (the message
+            says how many it needs), one class only where a score is fitted, and ids that lie in both splits.
         """
         target, X = self._target(), check_scores(S, "S", columns=True)
         C = check_labels(C, len(X))
@@ -293,8 +296,8 @@ class ConformalAbstainer(BaseEstimator):
         Returns
         -------
         list of AbstainResult
-            In the order of the questions. An empty response that reaches the threshold counts as an (empty, wrong) answer, as it
-            did in calibration.
+            In the order of the questions. An empty response that reaches the threshold counts as an (empty, wrong)
+            answer, as it did in calibration.
         """
         self._fitted()
         if not hasattr(self, "_model"):
@@ -347,7 +350,7 @@ class ConformalAbstainer(BaseEstimator):
         return chosen
 
     def _combine(self, X: Any, C: Any, chosen: Any) -> tuple[Any, Any, Any]:
-        """The combiner (None where scores are taken as they are), and the scores of both splits; those of the fit split out of fold."""
+        """The combiner (None where scores are taken as they are), and both splits' scores; the fit split's out of fold."""
         fitted = self.score in COMBINED and (X.ndim == 2 or self.score == "isotonic")
         if not fitted:
             S = X if X.ndim == 1 else X[:, 0]

@@ -105,7 +105,10 @@ def out_of_fold(name: str, X: Array, C: Array, random_state: int = 0, folds: int
 
 
 def nearest_correct(states: Array, bank: Array, k: int = 10, same: bool = False) -> Array:
-    """Mean cosine of each state (n, d) to its k nearest in the bank (m, d) of correct ones; ``same``: each is itself in the bank where it lies there."""
+    """Mean cosine of each state (n, d) to its k nearest in the bank (m, d) of correct ones.
+
+    ``same``: the states are those the bank was taken from, and none is a neighbour of its own.
+    """
     unit, base = (
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-30)
         for x in (np.asarray(states, float), np.asarray(bank, float))

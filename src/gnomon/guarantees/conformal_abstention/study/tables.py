@@ -29,7 +29,7 @@ STATEMENTS = {
 def validity(
     rows: pd.DataFrame, where: str, unit: str, cells: list[str], marginal: bool = False
 ) -> list[dict[str, Any]]:
-    """One row for each statement, cell and contender: estimate, bound, and by how much it is kept within 3 Monte Carlo errors.
+    """One row for each statement, cell and contender: estimate, bound, and the slack at 3 Monte Carlo errors.
 
     ``marginal`` leaves out statements over calibration sets, which need the true law.
     """
