@@ -172,11 +172,10 @@ def satisfied(encoding: EnsembleEncoding, model: Any, counterexamples: Sequence[
     return found
 
 
-def conflicts(encoding: EnsembleEncoding, wanted: Sequence[Demand]) -> list[list[int]]:
-    """Groups of counterexamples that share leaf patterns and ask for decisions that exclude each other.
+def components(wanted: Sequence[Demand]) -> list[list[int]]:
+    """Groups of demands that leaf patterns tie together: whatever the leaf values, all inputs of one get one decision.
 
-    Inputs with the same leaves have the same scores, and inputs of a pair must get the same decision: the labels allowed
-    within each such group are intersected. An empty intersection is a contradiction whatever the leaf values.
+    Inputs with the same leaves have the same scores, and the two of a pair must get the same decision.
     """
     parent: dict[bytes, bytes] = {}
 
@@ -187,19 +186,25 @@ def conflicts(encoding: EnsembleEncoding, wanted: Sequence[Demand]) -> list[list
         return p
 
     for d in wanted:
-        names = [row.tobytes() for row in d.leaves]
         if d.kind == "same":
-            parent[root(names[0])] = root(names[1])
+            parent[root(d.leaves[0].tobytes())] = root(d.leaves[1].tobytes())
     groups: dict[bytes, list[int]] = {}
     for i, d in enumerate(wanted):
         if d.kind != "close":
             groups.setdefault(root(d.leaves[0].tobytes()), []).append(i)
-    found = []
-    for members in groups.values():
-        left = set(range(len(encoding.classes)))
-        for i in members:
-            if wanted[i].kind == "allowed":
-                left &= set(wanted[i].labels)
-        if not left:
-            found.append(members)
-    return found
+    return list(groups.values())
+
+
+def agreed(wanted: Sequence[Demand], members: Sequence[int], n_classes: int) -> set[int]:
+    """Labels that all demands of a group allow."""
+    left = set(range(n_classes))
+    for i in members:
+        if wanted[i].kind == "allowed":
+            left &= set(wanted[i].labels)
+    return left
+
+
+def conflicts(encoding: EnsembleEncoding, wanted: Sequence[Demand]) -> list[list[int]]:
+    """Groups of counterexamples that are tied together and ask for decisions that exclude each other (positions)."""
+    n = len(encoding.classes)
+    return [members for members in components(wanted) if not agreed(wanted, members, n)]

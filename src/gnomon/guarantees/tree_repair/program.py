@@ -7,13 +7,14 @@ F_c - F_k, or with two classes +F or -F. Every constraint and every objective is
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gnomon.guarantees.tree_repair.counterexamples import Demand
+from gnomon.guarantees.tree_repair.counterexamples import Demand, agreed, components
 from gnomon.guarantees.tree_repair.encoding import EnsembleEncoding
 from gnomon.guarantees.tree_repair.solver import Program, Solution, solve
 
@@ -332,35 +333,49 @@ class RepairProgram:
         d = x[self.p] - x[self.q]
         return self.encoding.w + np.where(np.abs(d) < 1e-12, 0.0, d)
 
-    def guess(self, w: np.ndarray) -> np.ndarray:
-        """Values of the integer columns: at each demand the label that leaf values ``w`` are closest to; others NaN."""
-        at = np.flatnonzero(self.program.integer > 0)
+    def guess(self, w: np.ndarray, label: int | None = None) -> np.ndarray:
+        """Values of the integer columns; those of the objective are NaN.
+
+        Demands that leaf patterns tie together get one label: the one that leaf values ``w`` favour in sum, or ``label``,
+        among those that all of them allow.
+        """
+        n = len(self.encoding.classes)
+        chosen: dict[int, int] = {}
+        for members in components(self.wanted):
+            total = self.encoding.scores_at(np.vstack([self.wanted[i].leaves for i in members]), w).sum(axis=0)
+            if self.encoding.n_outputs == 1:
+                total = np.array([-total[0], total[0]])
+            left = sorted(agreed(self.wanted, members, n)) or list(range(n))
+            best = label if label in left else left[int(total[left].argmax())]
+            chosen.update(dict.fromkeys(members, best))
         found = np.full(self.program.n_columns, np.nan)
         for choice in self.choices:
-            scores = self.encoding.scores_at(self.wanted[choice.demand].leaves, w).sum(axis=0)
-            if len(self.encoding.classes) == 2:
-                found[choice.columns] = float(scores[0] > 0)
+            if n == 2:
+                found[choice.columns] = float(chosen[choice.demand])
             else:
-                found[choice.columns] = 0.0
-                found[choice.columns[int(scores[choice.labels].argmax())]] = 1.0
-        return found[at]
+                found[choice.columns] = choice.labels == chosen[choice.demand]
+        return found[self.program.integer > 0]
 
     def warm_start(self, w: np.ndarray, time_limit: float, backend: str = "highs") -> np.ndarray | None:
-        """A solution: the binaries that ``w`` suggests, the rest by linear programming; None where that is infeasible."""
-        guess = self.guess(w)
-        found = solve(self.program, time_limit, fixed=guess, backend=backend)
-        if found.x is None:
-            return None
-        x = found.x
+        """A solution: the binaries that ``w`` suggests, else one label everywhere, the rest by linear programming.
+
+        None where all of these are infeasible.
+        """
+        begin = time.perf_counter()
         at = np.flatnonzero(self.program.integer > 0)
-        x[at] = np.ceil(x[at] - 1e-9)  # an error counts whole
-        return x
+        for label in (None, *range(len(self.encoding.classes))):
+            left = time_limit - (time.perf_counter() - begin)
+            if left <= 0:
+                return None
+            x = solve(self.program, left, fixed=self.guess(w, label), backend=backend).x
+            if x is not None:
+                x[at] = np.ceil(x[at] - 1e-9)  # an error counts whole
+                return x
+        return None
 
     def solve(self, time_limit: float = math.inf, gap: float = 1e-4, previous: np.ndarray | None = None,
               backend: str = "highs", warm: bool = True) -> Solution:  # fmt: skip
         """Minimise; ``previous`` are leaf values that suggest where to start (default: the original ones)."""
-        import time
-
         begin = time.perf_counter()
         found = self._solve(time_limit, gap, previous, backend, warm)
         if self.options.objective == "logloss" and not self.elastic:
@@ -376,8 +391,6 @@ class RepairProgram:
         return replace(found, seconds=time.perf_counter() - begin)
 
     def _solve(self, time_limit: float, gap: float, previous: np.ndarray | None, backend: str, warm: bool) -> Solution:
-        import time
-
         begin, start = time.perf_counter(), None
         mixed = bool((self.program.integer > 0).any())
         if mixed and warm and backend == "highs":
