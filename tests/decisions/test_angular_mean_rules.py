@@ -48,7 +48,9 @@ def test_means_by_hand():
     np.testing.assert_allclose(arithmetic_mean(voters, [1, 3]), unit(np.array([1.0, 1])))
     np.testing.assert_allclose(heaviest(voters, [1, 3]), [0, 1])
     np.testing.assert_allclose(heaviest([[1, 0], [0, 1], [0, 2]]), [0, 1])  # equal rows are one type
-    np.testing.assert_allclose(coordinate_median([[1, 0, 0], [0, 1, 0], [1, 1, 0]]), unit(np.array([1, 1, 0]) * 2**-0.5))
+    np.testing.assert_allclose(
+        coordinate_median([[1, 0, 0], [0, 1, 0], [1, 1, 0]]), unit(np.array([1, 1, 0]) * 2**-0.5)
+    )
     for rule in (arithmetic_mean, normalized_mean):
         with pytest.raises(ValueError, match="vanishes"):
             rule([[1, 0], [-1, 0]])
@@ -173,7 +175,9 @@ def test_penalty_by_cross_validation():
 def test_tasks_of_several_sizes_and_names_of_columns():
     table, _ = choices(people=3, tasks=20)
     cut = table[~((table["task"] % 2 == 0) & (table.groupby(["person", "task"]).cumcount() == 3) & ~table["chosen"])]
-    named = cut.rename(columns={"person": "id", "task": "q", "chosen": "y"}).assign(y=lambda t: t["y"].astype(int), note="x")
+    named = cut.rename(columns={"person": "id", "task": "q", "chosen": "y"}).assign(
+        y=lambda t: t["y"].astype(int), note="x"
+    )
     found = fit_voters(named, person="id", task="q", chosen="y", attributes=["a", "b"])
     assert found.coef.shape == (3, 2)
     assert len(found.items) == len(cut)
