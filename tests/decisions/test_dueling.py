@@ -531,6 +531,27 @@ def test_ties_with_the_best_arm_end_at_max_duels():
         alg.ask()
 
 
+def test_more_duels_can_be_allowed():
+    matrix = PreferenceMatrix.cyclic(6, 0.2, random_state=3)
+    whole = interview(TGITE(6, random_state=1), matrix.p, np.random.default_rng(2))
+    judge = np.random.default_rng(2)
+    alg = TGITE(6, max_duels=50, random_state=1)
+    with pytest.warns(ConvergenceWarning):
+        interview(alg, matrix.p, judge)
+    assert (alg.done, alg.n_duels_) == (True, 50)
+    alg.allow(60)
+    with pytest.warns(ConvergenceWarning):
+        interview(alg, matrix.p, judge)
+    alg.allow(None)
+    interview(alg, matrix.p, judge)
+    assert alg.trace_.equals(whole.trace_)
+    assert TGITE.from_state_dict(alg.state_dict()).best_ == whole.best_
+    alg.allow(10)  # an answer stays one
+    assert (alg.done, alg.best_) == (True, whole.best_)
+    with pytest.raises(ValueError, match="max_duels: got 0"):
+        alg.allow(0)
+
+
 def test_simulations_that_cannot_be():
     flat = PreferenceMatrix.flat(4)
     with pytest.raises(TypeError, match="matrix: got ndarray; expected a PreferenceMatrix"):

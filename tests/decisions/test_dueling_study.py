@@ -190,6 +190,8 @@ def test_a_session_stops_and_goes_on(ask, tmp_path):
     code, out, err = ask("1\n1\n", *options)  # the answers end
     assert "4. Which is better?" in err
     assert "not yet known after 5 answers" in out
+    code, out, _ = ask("1\n1\n", *options, "--max-duels", "5")
+    assert "not yet known after 5 answers" in out
     straight = ask("1\n2\n1\n1\n1\n", "--items", "items.txt", "--state", "other.json")
     assert straight[0] == 0
     assert (

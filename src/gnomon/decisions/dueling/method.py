@@ -168,6 +168,15 @@ class TGITE:
             self._go_on()
         self._warn()
 
+    def allow(self, max_duels: int | None) -> None:
+        """Change ``max_duels``; a run that had stopped for want of duels alone goes on."""
+        self._begin()
+        self.max_duels = None if max_duels is None else _whole("max_duels", max_duels)
+        self._state["max_duels"] = most = phases.FOREVER if self.max_duels is None else self.max_duels
+        if self._state["stage"][0] != phases.FINISHED:
+            self._state["done"], self._warned = self.n_duels_ >= most, False
+            self._asked = self._asked and not self.done
+
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True

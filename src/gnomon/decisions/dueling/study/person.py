@@ -120,6 +120,7 @@ def open_session(inputs: Run) -> Session:
     for name in ("objective", "delta"):
         if getattr(alg, name) != getattr(inputs, name):
             raise ValueError(f"{name}: the session in {file} has {getattr(alg, name)}; got {getattr(inputs, name)}")
+    alg.allow(inputs.max_duels)
     return Session(items, alg, file)
 
 
