@@ -1,0 +1,12 @@
+from .correction import Correction as Correction
+from .correction import correct as correct
+from .human import Misalignment as Misalignment
+from .human import human_amce as human_amce
+from .human import misalignment as misalignment
+from .method import DISCA as DISCA
+from .method import Decision as Decision
+from .method import OpenDecision as OpenDecision
+from .personas import PersonaPanel as PersonaPanel
+from .scenarios import Scenario as Scenario
+from .scenarios import amce as amce
+from .scenarios import moral_scenarios as moral_scenarios
