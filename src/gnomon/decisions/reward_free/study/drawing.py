@@ -73,5 +73,6 @@ def _gaps(axes: Axes, rows: pd.DataFrame, world: str) -> None:
         if len(own):
             episodes = np.asarray(own.index, dtype=float) * HORIZONS[world]
             axes.loglog(episodes, np.maximum(own.to_numpy(), floor), "o-", ms=4, color=colour, label=name)
-    axes.set(xlabel="episodes in all", ylabel="worst gap, random and indicator rewards", title=world)
+    nothing = " (no gap: drawn at the bottom)" if (part["gap"] == 0).any() else ""
+    axes.set(xlabel="episodes in all", ylabel="worst gap, random and indicator rewards", title=world + nothing)
     axes.legend(fontsize=8)
