@@ -43,7 +43,7 @@ CLAIMS = [
         always(
             _met,
             table=table,
-            on={"contender": "repair"} if table == "Safety" else {"contender": list(SINGLE)},
+            on={"contender": list(SINGLE)},
             id=f"counterexamples-met-{table.lower()}",
             text=f"{table}: after every repair the library's own predict meets every listed counterexample (XGBoost after a save "
             "and a load)",
@@ -135,19 +135,23 @@ CLAIMS = [
         id="yardstick",
         text="German credit: accuracy of training without the sensitive column, which has no violation, less that of the repair",
     ),
-    estimate(
-        "return_change",
-        at_least=-0.05,
-        table="Policies",
-        each=["task"],
-        id="return-kept",
-        text="Policies: the expected return after repair is at least that before, less 5 %",
-        paper="Policies of MDPs are made safe at little cost",
+    *(
+        estimate(
+            "return_change",
+            who,
+            at_least=-0.05,
+            table="Policies",
+            each=["task"],
+            id=f"return-kept{SLUGS[who]}",
+            text=f"Policies, {NAMES[who]}: the expected return after repair is at least that before, less 5 %",
+            paper="Policies of MDPs are made safe at little cost",
+        )
+        for who in SINGLE
     ),
     always(
         _no_risk,
         table="Safety",
-        on={"contender": "repair", "task": DETERMINISTIC},
+        on={"contender": list(SINGLE), "task": DETERMINISTIC},
         id="no-risk-left",
         text="Deterministic tasks: after repair nothing bad is ever reached, from any start",
         paper="Policies of MDPs are made safe",
@@ -155,12 +159,13 @@ CLAIMS = [
     always(
         _below,
         table="Safety",
-        on={"contender": "repair", "task": SLIPPERY},
+        on={"contender": list(SINGLE), "task": SLIPPERY},
         id="risk-below-threshold",
         text="Slippery lake: after repair the probability of falling is at most the threshold of 25 %",
     ),
     estimate(
         "risk_before",
+        "repair",
         at_least=0,
         table="Policies",
         each=["task"],
@@ -220,7 +225,7 @@ CLAIMS = [
         table="Solving",
         report=True,
         id="gap-of-a-round",
-        text="The gap of one round of up to 80 counterexamples on 700 rows after 10 s",
+        text="The gap of one round of up to 80 counterexamples on 700 rows after 4 s (the sheet allows 15)",
         paper=PROTOTYPE + "9 to 12 s to 6 %",
     ),
     *(
@@ -252,7 +257,7 @@ CLAIMS = [
     always(
         "proved",
         table="Safety",
-        on={"contender": "repair", "task": DETERMINISTIC},
+        on={"contender": list(SINGLE), "task": DETERMINISTIC},
         id="loop-ends-proved",
         text="Deterministic tasks: the exact loop ends with a proof",
     ),

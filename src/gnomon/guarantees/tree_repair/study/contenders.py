@@ -131,19 +131,29 @@ def safety(problem: Task) -> SafetyProperty:
     return SafetyProperty(problem.mdp, problem.features, threshold=problem.threshold, tolerance=0.02)
 
 
-def repaired_policy(problem: Task) -> Acted:
-    """The exact loop."""
-    from gnomon.guarantees.tree_repair.counterexamples import satisfied
+@dataclass(frozen=True)
+class RepairedPolicy:
+    """The exact loop with an objective; ``share`` of the time limit for each solve."""
 
-    step = 1 if problem.threshold is not None else 100  # a threshold is met by as few demands as it takes
-    repair = TreeRepair(safety(problem), max_rounds=60, per_round=step, time_limit=problem.limit)
-    try:
-        fixed = repair.fit_transform(problem.model, problem.X, problem.y)
-    except (Infeasible, NoSolution):  # no leaf values meet all demands, or none were found in time: nothing is proved
-        return taught(problem)
-    met = satisfied(repair.encoding_, fixed, repair.counterexamples_)
-    return Acted(np.asarray(fixed.predict(problem.features)).astype(int), float(met.mean()) if len(met) else 1.0,
-                 repair.proved_, len(repair.path_) - 1, len(repair.counterexamples_), len(repair.changed_leaves_))  # fmt: skip
+    objective: str
+    share: float = 1.0
+
+    def __call__(self, problem: Task) -> Acted:
+        from gnomon.guarantees.tree_repair.counterexamples import satisfied
+
+        step = 1 if problem.threshold is not None else 100  # a threshold is met by as few demands as it takes
+        repair = TreeRepair(safety(problem), objective=self.objective, max_rounds=60, per_round=step,
+                            time_limit=self.share * problem.limit)  # fmt: skip
+        try:
+            fixed = repair.fit_transform(problem.model, problem.X, problem.y)
+        except (
+            Infeasible,
+            NoSolution,
+        ):  # no leaf values meet all demands, or none were found in time: nothing is proved
+            return taught(problem)
+        met = satisfied(repair.encoding_, fixed, repair.counterexamples_)
+        return Acted(np.asarray(fixed.predict(problem.features)).astype(int), float(met.mean()) if len(met) else 1.0,
+                     repair.proved_, len(repair.path_) - 1, len(repair.counterexamples_), len(repair.changed_leaves_))  # fmt: skip
 
 
 def taught(problem: Task) -> Acted:
@@ -164,7 +174,13 @@ def daggered(problem: Task) -> Acted:
     return Acted(np.asarray(model.predict(problem.features)).astype(int))
 
 
-POLICIES = {"repair": repaired_policy, "none": taught, "shield": shielded, "dagger": daggered}
+POLICIES = {
+    "repair": RepairedPolicy("hinge"),
+    "repair, flips": RepairedPolicy("flips", 0.2),
+    "none": taught,
+    "shield": shielded,
+    "dagger": daggered,
+}
 
 
 # --- solving ---------------------------------------------------------------------------------------------------------

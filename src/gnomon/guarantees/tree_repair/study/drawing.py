@@ -51,15 +51,13 @@ def front(axis: Any, every: Any, case: str) -> None:
 
 
 def returns(axis: Any, rows: Any) -> None:
-    """Expected return before and after repair, one dot a policy, relative to the size before."""
+    """Relative change of the expected return by repair, one dot a policy that was made safer."""
     names = list(dict.fromkeys(rows["task"]))
-    for i, name in enumerate(names):
-        part = rows[rows["task"] == name]
-        unsafe = part["risk_before"] > part["risk_after"]
-        for mask, colour in ((unsafe, "#b2432f"), (~unsafe, "#999999")):
-            axis.plot(
-                [i] * int(mask.sum()), part["return_change"][mask].clip(-3, 3), "o", color=colour, alpha=0.5, ms=4
-            )
+    rows = rows[rows["risk_before"] > rows["risk_after"]]
+    for shift, who in zip((-0.12, 0.12), LOOPS, strict=True):
+        part = rows[rows["contender"] == who]
+        at = [names.index(t) + shift for t in part["task"]]
+        axis.plot(at, part["return_change"].clip(-3, 3), "o", color=COLOURS[who], alpha=0.5, ms=4)
     axis.axhline(-0.05, lw=0.8, ls=":", color="k")
-    axis.set(title="policies (red: made safer)", ylabel="relative change of the return", xticks=range(len(names)))
+    axis.set(title="policies made safer", ylabel="relative change of the return", xticks=range(len(names)))
     axis.set_xticklabels(names, rotation=30, ha="right", fontsize=7)

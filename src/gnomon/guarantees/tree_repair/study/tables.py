@@ -85,11 +85,12 @@ def policies(rows: pd.DataFrame) -> pd.DataFrame:
     found = []
     for (task, seed), part in rows.groupby(["task", "seed"]):
         by = part.set_index("contender")
-        if not {"repair", "none"} <= set(by.index):
-            continue
-        after, before = by.loc["repair"], by.loc["none"]
-        size = abs(before["expected_return"]) or 1.0
-        found.append({"task": task, "seed": seed, "risk_before": before["risk"], "risk_after": after["risk"],
-                      "return_before": before["expected_return"], "return_after": after["expected_return"],
-                      "return_change": (after["expected_return"] - before["expected_return"]) / size})  # fmt: skip
+        for who in LOOPS:
+            if not {who, "none"} <= set(by.index):
+                continue
+            after, before = by.loc[who], by.loc["none"]
+            size = abs(before["expected_return"]) or 1.0
+            found.append({"task": task, "seed": seed, "contender": who, "risk_before": before["risk"], "risk_after": after["risk"],
+                          "return_before": before["expected_return"], "return_after": after["expected_return"],
+                          "return_change": (after["expected_return"] - before["expected_return"]) / size})  # fmt: skip
     return pd.DataFrame(found)
