@@ -144,7 +144,7 @@ def ask(session: Session) -> None:
     alg = session.alg
     while not alg.done:
         i, j = alg.ask()
-        for line in question(session, i, j):
+        for line in ("", *question(session, i, j)):  # below whatever else the terminal shows
             out.print(Text(line))
         answer = sys.stdin.readline()
         while answer and answer.strip().lower() not in ({"1", "2", "q"} if i != j else {"", "1", "q"}):
