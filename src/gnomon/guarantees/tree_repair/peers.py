@@ -77,5 +77,6 @@ def veritas_attack(
             found[f] = interval.lo if abs(interval.lo - found[f]) < abs(last - found[f]) else last
     found = np.clip(found, x - eps, x + eps)
     size = float(model.scores(found[None])[0, 0]) * (-1.0 if label == 1 else 1.0)
-    exact = bool(optimal or empty) and np.dtype(veritas.FloatT) == np.dtype(number)  # else its splits are rounded
+    fine = np.finfo(veritas.FloatT).precision >= np.finfo(number).precision  # else its splits are rounded
+    exact = bool(optimal or empty) and fine
     return (found, size, exact) if size >= 0 else (None, 0.0, exact)
