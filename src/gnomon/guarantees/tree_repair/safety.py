@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from gnomon.guarantees.tree_repair.counterexamples import Allowed, Counterexample
+from gnomon.guarantees.tree_repair.counterexamples import Allowed, Counterexample, demands
 from gnomon.guarantees.tree_repair.encoding import EnsembleEncoding
 from gnomon.guarantees.tree_repair.method import Infeasible
-from gnomon.guarantees.tree_repair.properties import Candidate, Context, Found, Key, Verifier, demands
+from gnomon.guarantees.tree_repair.properties import Candidate, Context, Found, Key
 
 PRECISION = 1e-12
 SWEEPS = 100_000
@@ -127,11 +127,15 @@ class MDP:
         leave = self._steps(self.go, (~region).astype(float)) + self._steps(self.end, self.bad_state.astype(float))
         return ~self.bad_step & (leave <= 0) & ~self.bad_state[:, None]
 
-    def safe_region(self) -> np.ndarray:
-        """The greatest set of states from which some policy surely never meets anything bad, a mask (S,)."""
+    def safe_region(self, among: np.ndarray | None = None) -> np.ndarray:
+        """The greatest set of states from which some policy surely never meets anything bad, a mask (S,).
+
+        ``among`` is a mask (A,) of the actions that the policy may take.
+        """
         region = ~self.bad_state
         while True:
-            smaller = region & self.safe_actions(region).any(axis=1)
+            safe = self.safe_actions(region) if among is None else self.safe_actions(region) & among
+            smaller = region & safe.any(axis=1)
             if np.array_equal(smaller, region):
                 return region
             region = smaller
@@ -221,7 +225,7 @@ class SafetyProperty:
     threshold: float | None = None
     tolerance: float = 1e-9
 
-    def bind(self, encoding: EnsembleEncoding, context: Context | None = None) -> Verifier:
+    def bind(self, encoding: EnsembleEncoding, context: Context | None = None) -> SafetyVerifier:
         features = encoding.numbers(self.features, "features")
         if len(features) != self.mdp.n_states:
             raise ValueError(f"features: got {len(features)} rows; the MDP has {self.mdp.n_states} states")
@@ -250,12 +254,7 @@ class SafetyVerifier:
         known = np.zeros(mdp.n_actions, dtype=bool)
         known[self.action] = True  # an action that the model cannot decide helps nobody
         if self.property.threshold is None:
-            self.region = ~mdp.bad_state
-            while True:
-                smaller = self.region & (mdp.safe_actions(self.region) & known).any(axis=1)
-                if np.array_equal(smaller, self.region):
-                    break
-                self.region = smaller
+            self.region = mdp.safe_region(known)
             self.allowed = mdp.safe_actions(self.region) & known
             if not self.region[mdp.start].all():
                 lost = [s for s in mdp.start if not self.region[s]]

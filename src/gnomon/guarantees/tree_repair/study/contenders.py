@@ -20,7 +20,7 @@ from gnomon.guarantees.tree_repair.baselines import (
 from gnomon.guarantees.tree_repair.encoding import EnsembleEncoding
 from gnomon.guarantees.tree_repair.method import Infeasible, NoSolution, TreeRepair
 from gnomon.guarantees.tree_repair.program import Options, RepairProgram, Rows
-from gnomon.guarantees.tree_repair.safety import SafetyProperty, SafetyVerifier
+from gnomon.guarantees.tree_repair.safety import SafetyProperty
 from gnomon.guarantees.tree_repair.study.material import People, Task
 
 
@@ -163,8 +163,7 @@ def taught(problem: Task) -> Acted:
 
 def shielded(problem: Task) -> Acted:
     """Unsafe actions masked when it acts: safe by construction, but the MDP must be at hand then."""
-    verifier = safety(problem).bind(problem.encoding, None)  # type: ignore[arg-type]
-    assert isinstance(verifier, SafetyVerifier)
+    verifier = safety(problem).bind(problem.encoding)
     return Acted(Shield(problem.encoding, problem.features, verifier.allowed[:, verifier.action]).policy.astype(int))
 
 
