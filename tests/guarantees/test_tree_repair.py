@@ -600,6 +600,8 @@ def test_inputs_that_are_not_taken():
                                  (Point(X[0, :2], 1), ValueError, "expected .rows, 6.")):  # fmt: skip
         with pytest.raises(error, match=message):
             repair.repair(model, [case], X, y)
+    with pytest.raises(TypeError, match="got one Point; expected a list"):
+        repair.repair(model, Point(X[0], 1), X, y)
     with pytest.raises(ValueError, match="different shapes"):
         repair.repair(model, [Point(X[0], 1), Point(X[0, :2], 1)], X, y)
     with pytest.raises(ValueError, match="none is given"):

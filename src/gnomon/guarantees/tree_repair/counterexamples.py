@@ -97,6 +97,8 @@ def demands(encoding: EnsembleEncoding, counterexamples: Sequence[Counterexample
     ValueError
         For inputs of another width, labels that the model does not know, no allowed label, or a negative ``eps``.
     """
+    if isinstance(counterexamples, Point | Allowed | Pair | Close):
+        raise TypeError(f"counterexamples: got one {type(counterexamples).__name__}; expected a list of them")
     rows: list[Any] = []
     for i, c in enumerate(counterexamples):
         if not isinstance(c, Point | Allowed | Pair | Close):

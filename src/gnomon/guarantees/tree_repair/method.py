@@ -284,6 +284,7 @@ class TreeRepair(BaseEstimator):
         first.model = encoding.with_leaves(encoding.w)
         self.counterexamples_ = []
         self._note(0, encoding, rows, X, y, first, Found(), 0.0)
+        demands(encoding, counterexamples)  # refuses what is no list of counterexamples
         done = self._solve(encoding, rows, list(counterexamples), margin, encoding.w, 1, X)
         self.counterexamples_ = list(counterexamples)
         self.path_ = [encoding.w, done.w]
