@@ -474,6 +474,7 @@ def test_the_book_is_a_dictionary(meetings):
     ({"delta": float("nan")}, "delta: got nan"), ({"delta": "x"}, "delta: got 'x'"),
     ({"warm_delta": 0.7}, "warm_delta: got 0.7"), ({"objective": "best"}, "objective: got 'best'; expected one of bai, weak"),
     ({"regret": "strong"}, "regret: got 'strong'; expected one of gap, binary"), ({"max_duels": 0}, "max_duels: got 0"),
+    ({"random_state": "x"}, "random_state: got 'x'; expected an integer of 0 or more"), ({"random_state": -1}, "random_state: got -1"),
 ])  # fmt: skip
 def test_parameters_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
@@ -570,6 +571,10 @@ def test_simulations_that_cannot_be():
     flat = PreferenceMatrix.flat(4)
     with pytest.raises(TypeError, match="matrix: got ndarray; expected a PreferenceMatrix"):
         simulate(TGITE(4), flat.p)
+    with pytest.raises(TypeError, match="alg: got NoneType; expected a TGITE"):
+        simulate(None, flat)
+    with pytest.raises(ValueError, match="random_state: got -3"):
+        PreferenceMatrix.flat(4, random_state=-3)
     with pytest.raises(ValueError, match="it has 4 arms; the bandit has 5"):
         simulate(TGITE(5), flat)
     with pytest.raises(ValueError, match="horizon: needed for objective 'weak'"):

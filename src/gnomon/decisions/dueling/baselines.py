@@ -16,6 +16,7 @@ from gnomon.decisions.dueling.matrix import PreferenceMatrix
 from gnomon.decisions.dueling.method import TGITE
 from gnomon.decisions.dueling.phases import CONSTANT, GEOMETRIC, PER_MATCH
 from gnomon.decisions.dueling.simulation import Ledger, Simulation, count, log_spaced
+from gnomon.decisions.dueling.streams import generator
 
 TREES = {"geometric": GEOMETRIC, "constant": CONSTANT, "per match": PER_MATCH}
 
@@ -56,7 +57,7 @@ class _Run(Ledger):
         super().__init__(matrix, log_spaced(self.horizon) if times is None else times)
         if matrix.n_arms < 2:
             raise ValueError("matrix: it has one arm; expected two or more")
-        self.rng = np.random.default_rng(random_state)
+        self.rng = generator(random_state)
 
     def outcome(self, incumbent: int, answered: bool = False) -> Simulation:
         """What came of it; ``answered`` when the incumbent is the algorithm's final word."""

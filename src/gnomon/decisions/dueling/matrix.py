@@ -8,15 +8,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gnomon.decisions.dueling.streams import MATRICES, stream
+
 TOLERANCE = 1e-6
-OUTCOMES, MATRICES = 1, 2  # of the streams that grow from one seed
-
-
-def stream(random_state: Any, which: int) -> np.random.Generator:
-    """A generator from a seed, independent of what a bandit or another stream draws from the same seed."""
-    if random_state is None or isinstance(random_state, int | np.integer):
-        return np.random.default_rng(np.random.SeedSequence(random_state, spawn_key=(which,)))
-    return np.random.default_rng(random_state)
 
 
 class PreferenceMatrix:

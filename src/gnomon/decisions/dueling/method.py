@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from gnomon.decisions.dueling import book, phases
+from gnomon.decisions.dueling.streams import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ class TGITE:
         self.replace = bool(replace)
         self.max_duels = None if max_duels is None else _whole("max_duels", max_duels)
         self.random_state = random_state
-        self._rng = np.random.default_rng(random_state)
+        self._rng = generator(random_state)
         self._arms = np.arange(self.n_arms)
         self._order = self._arms.copy()
         self._trace = np.zeros((64, len(phases.TRACE)), np.int32)
@@ -315,10 +316,10 @@ class TGITE:
             raise ValueError(f"state: expected what state_dict() gives, with format {FORMAT!r}")
         try:
             alg = cls(**state["parameters"])
-            generator = state["generator"]
-            alg._rng = np.random.Generator(getattr(np.random, _one_of("generator", generator["bit_generator"],
+            kept = state["generator"]
+            alg._rng = np.random.Generator(getattr(np.random, _one_of("generator", kept["bit_generator"],
                                                                       ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")))())  # fmt: skip
-            alg._rng.bit_generator.state = _arrays_again(generator)
+            alg._rng.bit_generator.state = _arrays_again(kept)
             for name in phases.STATE.names or ():
                 value = state["record"][name]
                 alg._state[name] = np.inf if value is None else value

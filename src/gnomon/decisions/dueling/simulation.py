@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from gnomon.decisions.dueling.matrix import OUTCOMES, PreferenceMatrix, stream
+from gnomon.decisions.dueling.matrix import PreferenceMatrix
 from gnomon.decisions.dueling.phases import add_duels, forward
+from gnomon.decisions.dueling.streams import OUTCOMES, stream
 
 if TYPE_CHECKING:
     from gnomon.decisions.dueling.method import TGITE
@@ -232,6 +233,8 @@ def simulate(
     ValueError
         For a matrix without a Condorcet winner or of another size, and where nothing would end the run.
     """
+    if not hasattr(alg, "ask"):
+        raise TypeError(f"alg: got {type(alg).__name__}; expected a TGITE")
     if isinstance(matrix, PreferenceMatrix) and matrix.n_arms != alg.n_arms:
         raise ValueError(f"matrix: it has {matrix.n_arms} arms; the bandit has {alg.n_arms}")
     if horizon is not None and (isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 0):
