@@ -11,6 +11,7 @@ import time
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 from sklearn.base import clone
@@ -29,7 +30,7 @@ from gnomon.decisions.lb_mcts.baselines import (
     smac,
 )
 from gnomon.decisions.lb_mcts.evaluate import EvaluationError, Worker
-from gnomon.decisions.lb_mcts.llm import Embedded, Request, backend
+from gnomon.decisions.lb_mcts.llm import Embedded, Local, Request, backend
 from gnomon.decisions.lb_mcts.memory import Memory
 
 X, Y = load_iris(return_X_y=True)
@@ -120,6 +121,23 @@ def test_a_table_in_a_process_of_its_own():
     own = LBMCTS(sklearn_space(algorithms=["knn", "gaussian_nb"]), n_trials=4, timeout_per_trial=60).fit(X, Y)
     here = LBMCTS(sklearn_space(algorithms=["knn", "gaussian_nb"]), n_trials=4, timeout_per_trial=None).fit(X, Y)
     assert own.trials_["loss"].tolist() == here.trials_["loss"].tolist()
+
+
+def test_it_is_an_estimator():
+    from sklearn.base import is_classifier, is_regressor
+    from sklearn.model_selection import cross_val_score
+
+    table = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    opt = LBMCTS(sklearn_space(algorithms=["knn", "gaussian_nb"]), n_trials=3, timeout_per_trial=None).fit(table, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.array_equal(opt.predict(table), opt.predict(table.copy()))
+    assert opt.score(table, Y) == pytest.approx((opt.predict(table) == Y).mean())  # the classes are of equal size
+    assert is_classifier(opt)
+    assert is_regressor(LBMCTS(sklearn_space("regression")))
+    assert cross_val_score(opt, table, Y, cv=2).min() > 0.8
+    with pytest.raises(ValueError, match="feature names"):
+        opt.predict(table.rename(columns={"a": "z"}))
 
 
 # --- baselines -------------------------------------------------------------------------------------------------------
@@ -263,6 +281,34 @@ def test_the_embedded_model_scores():
     cold = Embedded(candidates=4, temperature=1e-6)  # takes the likeliest
     first = cold.propose(request(), 1)
     assert first.texts == cold.propose(request(), 1).texts
+
+
+def test_a_local_model_is_asked_in_its_own_format(monkeypatch):
+    class Tokenizer:
+        chat_template = "yes"
+
+        def __call__(self, text):
+            return type("Tokens", (), {"input_ids": text.split()})
+
+        def apply_chat_template(self, messages, tokenize, add_generation_prompt):
+            return f"<user> {messages[0]['content']} <assistant>"
+
+    shown = []
+
+    def generate(model, tokenizer, text, max_new_tokens):
+        shown.append(text)
+        return 'Of course: {"x": 0.25, "k": "q"}'
+
+    monkeypatch.setattr(models, "load", lambda ref: type("LM", (), {"model": None, "tokenizer": Tokenizer()}))
+    monkeypatch.setattr(models, "generate", generate)
+    answer = Local("some/model").propose(request({"x": 0.5, "k": "p"}), 3)
+    assert answer.texts == ['Of course: {"x": 0.25, "k": "q"}']
+    assert shown[0].startswith("<user> You tune")
+    assert answer.prompt_tokens == len(shown[0].split())
+    assert answer.completion_tokens == 6
+    opt = LBMCTS(TWO, llm=Local("some/model"), n_trials=5)
+    opt.minimize(loss)
+    assert {"x": 0.25, "k": "q"} in [json.loads(c) for c in opt.trials_["config"]]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -285,7 +285,7 @@ class LBMCTS(BaseEstimator):
                 f"X: contains NaN, which {', '.join(space.rejects_nan)} reject; use sklearn_space(impute=True)"
             )
         scoring = self.scoring or ("balanced_accuracy" if classify else "r2")
-        scorer = get_scorer(scoring) if isinstance(scoring, str) else scoring
+        self._scorer = scorer = get_scorer(scoring) if isinstance(scoring, str) else scoring
         folds = self.cv
         if isinstance(folds, int):
             kind = StratifiedKFold if classify else KFold
@@ -311,18 +311,38 @@ class LBMCTS(BaseEstimator):
     def _sign(self) -> float:
         return -1.0 if self.direction == "minimize" else 1.0  # scorers: larger is better
 
-    def _fitted(self) -> Any:
+    def _fitted(self, X: Any) -> tuple[Any, np.ndarray]:
+        from sklearn.utils.validation import validate_data
+
         if not hasattr(self, "best_estimator_"):
             raise NotFittedError("this LBMCTS has no estimator yet: call fit(X, y)")
-        return self.best_estimator_
+        return self.best_estimator_, validate_data(self, X, reset=False, ensure_all_finite="allow-nan")
 
     def predict(self, X: Any) -> np.ndarray:
         """By the refit estimator."""
-        return np.asarray(self._fitted().predict(X))
+        model, table = self._fitted(X)
+        return np.asarray(model.predict(table))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """By the refit estimator, where it has probabilities."""
-        return np.asarray(self._fitted().predict_proba(X))
+        model, table = self._fitted(X)
+        return np.asarray(model.predict_proba(table))
+
+    def score(self, X: Any, y: Any) -> float:
+        """The metric of the search on other rows, by the refit estimator."""
+        model, table = self._fitted(X)
+        return float(self._scorer(model, table, y))
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, RegressorTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "regressor" if getattr(self.space, "task", "") == "regression" else "classifier"
+        tags.classifier_tags = ClassifierTags() if tags.estimator_type == "classifier" else None
+        tags.regressor_tags = RegressorTags() if tags.estimator_type == "regressor" else None
+        tags.target_tags.required = True
+        tags.input_tags.allow_nan = not getattr(self.space, "rejects_nan", [])
+        return tags
 
     # --- what was found ---
 

@@ -48,7 +48,7 @@ CONTENDERS: dict[str, Search] = {
     "adversary": baselines.by_tree({"llm": baselines.Adversary()}),
     "adversary, moved": baselines.by_tree({"llm": baselines.Adversary(moved=True)}),
 }
-LAPTOP = list(CONTENDERS)
+LAPTOP = [*CONTENDERS, "flat memory", "no reflection", "linear"]
 CONTENDERS |= {
     "optuna gp": peer(baselines.optuna_search, sampler="gp"),
     "cfo": peer(baselines.flaml_search),

@@ -145,6 +145,7 @@ def _memory() -> Iterator[sqlite3.Connection]:
     folder = cache.folder() / "lb_mcts"
     folder.mkdir(exist_ok=True)
     with closing(sqlite3.connect(folder / "evaluations.sqlite", timeout=60)) as connection, connection:
+        connection.execute("pragma synchronous = off")  # what is lost with the machine is computed again
         connection.execute("create table if not exists evaluations (key text primary key, found text)")
         yield connection
 

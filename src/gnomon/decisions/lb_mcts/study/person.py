@@ -119,9 +119,9 @@ def present(outcome: Outcome) -> dict[str, Any]:
         f"{rows['prompt_tokens'].sum() + rows['completion_tokens'].sum()} tokens; evaluations {rows['seconds'].sum():.1f} s, "
         f"language model {rows['llm_seconds'].sum():.1f} s, the rest {rows['overhead'].sum():.1f} s",
     }
-    top = rows.sort_values("loss").head(SHOWN)
+    top = rows.sort_values(["loss", "number"]).head(SHOWN)
     shown = pd.DataFrame({"trial": top["number"], "algorithm": top["algorithm"], "configuration": top["config"], metric: -top["loss"],
-                          "by": top["proposer"], "seconds": top["seconds"]})  # fmt: skip
+                          "by": top["source"], "seconds": top["seconds"]})  # fmt: skip
     found["best trials"] = shown
     if len(outcome.results) > 1:
         found["beside"] = pd.DataFrame([{"search": n, metric: o.best_score_, "algorithm": o.best_config_["algorithm"],
