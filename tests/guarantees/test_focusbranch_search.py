@@ -286,7 +286,11 @@ def test_chains():
 def test_sampling_is_paid_by_the_search():
     model, x, y = small(1, v=14)
     search = Search(
-        Options(t=3, falsify=False), load_network(model, x.shape), torch.from_numpy(x), y, np.random.default_rng(0)
+        Options(t=3, falsify=False, exact=False),
+        load_network(model, x.shape),
+        torch.from_numpy(x),
+        y,
+        np.random.default_rng(0),
     )
     plan = search.plan()
     assert isinstance(plan, Plan)

@@ -117,14 +117,14 @@ def folder(tmp_path_factory):
         [helper.make_tensor_value_info(before, TensorProto.FLOAT, ["n", 10])], [numpy_helper.from_array(w, n) for n, w in weights.items()])  # fmt: skip
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), made / "net.onnx")
     X, y = load_digits(return_X_y=True)
-    np.savetxt(made / "test.csv", np.column_stack([y, X])[:4], delimiter=",", fmt="%d")
-    np.savetxt(made / "unit.csv", np.column_stack([y, X / 16])[:4], delimiter=",", fmt="%.6g")
+    np.savetxt(made / "bytes.csv", np.column_stack([y, X])[:4], delimiter=",", fmt="%d")
+    np.savetxt(made / "test.csv", np.column_stack([y, X / 16])[:4], delimiter=",", fmt="%.6g")
     return made
 
 
 def test_command(folder, command_line, tmp_path):
     study = catalog.find("focusbranch").study()
-    words = shlex.split(study.command.replace("test.csv", "unit.csv"))[1:]
+    words = shlex.split(study.command)[1:]
     out = tmp_path / "out"
     code, shown, wrong = command_line(
         folder, *words, "--first", "3", "--save", str(out), "--figure", str(tmp_path / "a.svg"), "--beside"
@@ -136,7 +136,7 @@ def test_command(folder, command_line, tmp_path):
     assert set(results["status"]) <= {"verified", "falsified", "misclassified", "unknown", "timeout"}
     with np.load(out / "adversarial.npz") as found:
         assert set(found.files) == {str(i) for i in results.index[results["status"] == "falsified"]}
-        table = np.loadtxt(folder / "unit.csv", delimiter=",", dtype=np.float32)
+        table = np.loadtxt(folder / "test.csv", delimiter=",", dtype=np.float32)
         for i in found.files:
             assert (np.abs(found[i] - table[int(i), 1:]) > 1e-7).sum() <= 2
     assert (tmp_path / "a.svg").stat().st_size > 1000
@@ -152,16 +152,16 @@ def test_example(folder):
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ("--model none.onnx --images unit.csv", "none.onnx is no file"),
+    ("--model none.onnx --images test.csv", "none.onnx is no file"),
     ("--model net.onnx --images none.csv", "none.csv is no file"),
-    ("--model unit.csv --images unit.csv", "is no valid ONNX file"),
+    ("--model test.csv --images test.csv", "is no valid ONNX file"),
     ("--model net.onnx --images words.csv", "no table of numbers"),
     ("--model net.onnx --images short.csv", "has 3 columns; expected a label and 64 pixels"),
     ("--model net.onnx --images label.csv", "labels must be integers in 0..9"),
-    ("--model net.onnx --images test.csv --pixels unit", "expected 0..1"),
-    ("--model net.onnx --images unit.csv --t -1", "t"),
-    ("--model net.onnx --images unit.csv --t 65", "t: got 65"),
-    ("--model net.onnx --images unit.csv --timeout 0", "timeout"),
+    ("--model net.onnx --images bytes.csv --pixels unit", "expected 0..1"),
+    ("--model net.onnx --images test.csv --t -1", "t"),
+    ("--model net.onnx --images test.csv --t 65", "t: got 65"),
+    ("--model net.onnx --images test.csv --timeout 0", "timeout"),
 ])  # fmt: skip
 def test_mistakes_on_the_command_line(folder, command_line, line, message):
     (folder / "words.csv").write_text("label,pixel\n")

@@ -21,6 +21,7 @@ from gnomon.guarantees.focusbranch.bounds import NodeBounds
 from gnomon.guarantees.focusbranch.network import Add, Input, MaxPool, Network, Relu, forward
 
 SAFE = 1e-5
+SIGN = 0.9  # relative gap at which the sign of a margin is known
 
 
 @dataclass
@@ -168,10 +169,13 @@ class Program:
             out[1 + y, n] = 1.0
         return out
 
-    def least(self, label: int, other: int, time_limit: float) -> tuple[float, np.ndarray | None]:
-        """Dual bound of the least margin f_label - f_other, and the incumbent's variables."""
+    def least(self, label: int, other: int, time_limit: float, gap: float = 0.0) -> tuple[float, np.ndarray | None]:
+        """Dual bound of the least margin f_label - f_other, and the incumbent's variables.
+
+        The solver may stop at a relative ``gap`` of incumbent and dual bound: below 1 both then have the same sign.
+        """
         objective = (self.scores[:, label] - self.scores[:, other]).numpy()
-        n = len(self.low)
+        n = len(self.low) + 1  # and a variable that is 1, so that the gap is one of the margin
         counts = [len(columns) for columns, _, _ in self.rows]
         constraints: Any = ()
         if self.rows:
@@ -179,15 +183,15 @@ class Program:
                 (np.concatenate([v for _, v, _ in self.rows]), np.concatenate([c for c, _, _ in self.rows]),
                  np.concatenate([[0], np.cumsum(counts)])), shape=(len(self.rows), n))  # fmt: skip
             constraints = LinearConstraint(matrix, -np.inf, np.array([limit for _, _, limit in self.rows]))
-        found = milp(objective[1:], integrality=np.array(self.integer), bounds=Bounds(self.low, self.high),
-                     constraints=constraints, options={"time_limit": max(time_limit, 0.05), "mip_rel_gap": 0.0})  # fmt: skip
+        found = milp([*objective[1:], objective[0]], integrality=[*self.integer, 0], bounds=Bounds([*self.low, 1], [*self.high, 1]),
+                     constraints=constraints, options={"time_limit": max(time_limit, 0.05), "mip_rel_gap": gap})  # fmt: skip
         dual = -math.inf
         if any(self.integer):
             if found.status in (0, 1) and found.mip_dual_bound is not None:
                 dual = float(found.mip_dual_bound)
         elif found.status == 0:  # a linear program: its optimum is its bound
             dual = float(found.fun)
-        return dual + float(objective[0]), None if found.x is None else np.asarray(found.x)
+        return dual, None if found.x is None else np.asarray(found.x)
 
     def image(self, x: Tensor, variables: np.ndarray, ball: bool) -> Tensor:
         """The image that the variables say."""
@@ -228,8 +232,15 @@ def decide(network: Network, attack: Attack, bounds: NodeBounds, pixels: np.ndar
     program = Program(network, attack.x, bounds, pixels, t)
     worst, solved = math.inf, 0
     for _, j in sorted(open_):
-        dual, variables = program.least(attack.label, j, deadline - time.monotonic())
-        worst, solved = min(worst, dual), solved + 1
+        dual, variables = program.least(attack.label, j, deadline - time.monotonic(), SIGN)
+        solved += 1
+        if (
+            dual <= SAFE
+            and variables is not None
+            and attack.confirmed(program.image(attack.x, variables, pixels is None), t) is None
+        ):
+            dual, variables = program.least(attack.label, j, deadline - time.monotonic())  # too close for its sign
+        worst = min(worst, dual)
         if variables is not None and dual <= SAFE:
             image = attack.confirmed(program.image(attack.x, variables, pixels is None), t)
             if image is not None:

@@ -18,7 +18,7 @@ from gnomon.guarantees.focusbranch.study.contenders import CONTENDERS, verifier
 from gnomon.guarantees.focusbranch.study.material import data_of, first_right, network_of, published, train
 from gnomon.study import Experiment, grid, higher, lower, stage
 
-EPOCHS = {"mlp": 240, "cnn": 120, "colour": 50}
+EPOCHS = {"mlp": 120, "cnn": 60, "colour": 40}
 METRICS = {
     "calls": lower("bound calls", log=True),
     "seconds": lower("s", log=True),

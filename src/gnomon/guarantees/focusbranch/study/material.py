@@ -73,12 +73,12 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 10))
 
 
-def cnn(channels: int = 1, classes: int = 10) -> nn.Module:
+def cnn(channels: int = 1, classes: int = 10, width: int = 4) -> nn.Module:
     """Two convolutions and a hidden layer on 8 x 8."""
     return nn.Sequential(
-        nn.Conv2d(channels, 8, 3, stride=1, padding=1), nn.ReLU(),
-        nn.Conv2d(8, 8, 4, stride=2, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(128, 40), nn.ReLU(), nn.Linear(40, classes),
+        nn.Conv2d(channels, width, 3, stride=1, padding=1), nn.ReLU(),
+        nn.Conv2d(width, width, 4, stride=2, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(16 * width, 5 * width), nn.ReLU(), nn.Linear(5 * width, classes),
     )  # fmt: skip
 
 
