@@ -23,6 +23,7 @@ from gnomon.study.protocol import Cell
 from gnomon.study.runner import Running
 
 
+@pytest.mark.timeout(300)
 def test_smoke(tmp_path):
     found = check(catalog.find("lb-mcts"), scale="smoke", running=Running(jobs=1, results=tmp_path))
     verdicts = {v.id: v.verdict for v in found.verdicts}
