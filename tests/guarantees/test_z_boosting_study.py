@@ -130,6 +130,16 @@ def test_rusboost_where_its_first_learner_is_worse_than_half():
     assert np.isfinite(found).all()
 
 
+def test_boosters_whose_first_learner_is_worse_than_half():
+    """They try ten seeds, then keep one learner."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    wild = clone(WEAK["noisy linear"]).set_params(noise=1e6)
+    found = [TABLES["adaboost"].scores(wild, 3, X, y, seed)(X) for seed in range(12)]
+    assert np.isfinite(found).all()
+    assert np.isfinite(TABLES["adaboost"].single(clone(wild), 0).fit(X, y).predict_proba(X)).all()
+
+
 @pytest.mark.parametrize("name", list(INSIDE))
 def test_runs_of_the_amplified_learner(name):
     rng = np.random.default_rng(0)

@@ -50,7 +50,7 @@ class ZBoostingStudy(study.Study):
         "The adaptive search ends at an edge of .004 on synthetic learners and .01 on tables, not .001: where nothing is left to learn, "
         "sweeps of 2,000 fits would take most of the time.",
         "AdaC2 and CSB2 get the costs at which they start at the best balance of the known Z, on tables those that make both "
-        "classes weigh the same; RUSBoost gets ten draws where its first learner is worse than half, and then keeps one balanced learner.",
+        "classes weigh the same; scikit-learn's AdaBoost and RUSBoost get ten seeds where their first learner is worse than half, and then keep one learner.",
         "Amplification draws good pairs uniformly in Z and bad ones in two ways, anywhere or all on the side of small error sums; the latter is the hard one.",
     )
     command = "gnomon run z-boosting --data d.csv --target y --target-fpr 0.05"

@@ -11,7 +11,7 @@ import numpy as np
 from imblearn.ensemble import BalancedBaggingClassifier, RUSBoostClassifier
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.ensemble import AdaBoostClassifier, HistGradientBoostingClassifier
+from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, HistGradientBoostingClassifier
 
 from gnomon.guarantees.z_boosting.baselines import (
     AdaMEC,
@@ -167,18 +167,24 @@ class Scored:
         return float(getattr(self.model, "n_calls_", math.nan if members is None else len(members)))
 
 
-class _Stubborn(Fitted):
-    """RUSBoost ends with an error where its first weak learner, trained on a balanced draw, is worse than half on all rows: it gets
-    ten draws, and then keeps one balanced learner."""
+@dataclass(frozen=True)
+class Stubborn(Fitted):
+    """scikit-learn's boosting and RUSBoost end with an error where their first weak learner is worse than half (a noisy one by chance, a
+    stump of a balanced draw on unbalanced rows): they get ten seeds, and then keep one weak learner."""
+
+    single: Callable[[Any, int], Any] = lambda weak, seed: BaggingClassifier(
+        weak, 1, bootstrap=False, random_state=seed
+    )
 
     def fit(self, weak: Any, n: int, X: Array, y: NDArray[Any], seed: int) -> Any:
+        """Trained on rows with labels 0 / 1."""
         for i in range(10):
             try:
                 return super().fit(weak, n, X, y, seed + i)
             except ValueError as error:
                 if "worse than random" not in str(error):
                     raise
-        return BalancedBaggingClassifier(clone(weak), n_estimators=1, random_state=seed).fit(X, y)
+        return self.single(clone(weak), seed).fit(X, y)
 
 
 def _costs(y: NDArray[Any]) -> tuple[float, float]:
@@ -189,13 +195,16 @@ def _costs(y: NDArray[Any]) -> tuple[float, float]:
 
 TABLES: dict[str, Any] = {
     "zboost": Fitted(lambda weak, n, y, seed: ZBoostClassifier(weak, n, gamma_min=WORTH, random_state=seed)),
-    "adaboost": Fitted(lambda weak, n, y, seed: AdaBoostClassifier(weak, n_estimators=n, random_state=seed)),
+    "adaboost": Stubborn(lambda weak, n, y, seed: AdaBoostClassifier(weak, n_estimators=n, random_state=seed)),
     "p = 1/2": Fitted(lambda weak, n, y, seed: ZBoostClassifier(weak, n, p=0.5, random_state=seed)),
     "p = base rate": Fitted(lambda weak, n, y, seed: ZBoostClassifier(weak, n, p=float(np.mean(y)), random_state=seed)),
     "adac2": Fitted(lambda weak, n, y, seed: JointBoostClassifier(weak, n, "adac2", _costs(y), seed)),
     "csb2": Fitted(lambda weak, n, y, seed: JointBoostClassifier(weak, n, "csb2", _costs(y), seed)),
     "adamec": Fitted(lambda weak, n, y, seed: AdaMEC(weak, n, _costs(y), random_state=seed)),
-    "rusboost": _Stubborn(lambda weak, n, y, seed: RUSBoostClassifier(weak, n_estimators=n, random_state=seed)),
+    "rusboost": Stubborn(
+        lambda weak, n, y, seed: RUSBoostClassifier(weak, n_estimators=n, random_state=seed),
+        lambda weak, seed: BalancedBaggingClassifier(weak, n_estimators=1, random_state=seed),
+    ),
     "balanced bagging": Fitted(
         lambda weak, n, y, seed: BalancedBaggingClassifier(weak, n_estimators=n, random_state=seed)
     ),
