@@ -118,6 +118,7 @@ class Window:
     size: tuple[int, int, int]
     origin: np.ndarray
     constant: Tensor
+    shared: concretise.Shared | None = None
 
 
 class ImageBounds:
@@ -148,7 +149,6 @@ class ImageBounds:
         self.image = image.to(self.device, self.dtype).reshape(network.channels, network.pixels)
         self._pixels = np.arange(network.pixels)[None]
         self._rows: dict[int, Rows | Window] = {}
-        self._columns: dict[int, np.ndarray] = {}
         self._matrices: dict[Any, tuple[Tensor, tuple[int, int, int]]] = {}
         self.kinks = [i for i, s in enumerate(self.steps) if isinstance(s, Relu | MaxPool)]
         self.sources = sorted({self.steps[i].inputs[0] for i in self.kinks})
@@ -354,8 +354,8 @@ class ImageBounds:
         if a.device.type == "cpu" and not a.requires_grad and not lines.slope.requires_grad:
             n = max(len(lines.slope), len(a))
             out, extra = torch.empty(n, *a.shape[1:], dtype=a.dtype), torch.zeros(n, a.shape[1], dtype=a.dtype)
-            concretise.relu_back(a.numpy(), lines.slope.numpy(), lines.upper.numpy(), lines.intercept.numpy(),
-                                 self._all(a.shape[2]), out.numpy(), extra.numpy())  # fmt: skip
+            concretise.relu_back_whole(a.contiguous().numpy(), lines.slope.numpy(), lines.upper.numpy(), lines.intercept.numpy(),
+                                       out.numpy(), extra.numpy())  # fmt: skip
             return out.reshape(n, a.shape[1], *shape), extra
         slope, above, intercept = (
             x if x.dim() == 3 else x[:, None] for x in (lines.slope, lines.upper, lines.intercept)
@@ -363,11 +363,6 @@ class ImageBounds:
         low, high = a.clamp(min=0), a.clamp(max=0)
         below = low * slope + high * above
         return below.reshape(*below.shape[:2], *shape), (high * intercept).sum(-1)
-
-    def _all(self, n: int) -> np.ndarray:
-        if n not in self._columns:
-            self._columns[n] = np.arange(n)[None]
-        return self._columns[n]
 
     # --- receptive fields ---
 
@@ -463,6 +458,11 @@ class ImageBounds:
             else:
                 here = self._window_down(here)
         c, h, w = here.size
+        if here.above.shape[0] == 1:  # no ReLU on the way: the same for all nodes
+            if window.shared is None:
+                window.shared = concretise.Shared(here.above.reshape(-1, c, h * w).numpy(), here.constant[0].numpy(),
+                                                  self.image.numpy(), here.index[:, : h * w])  # fmt: skip
+            return torch.from_numpy(window.shared(masks, l, self.t))
         image = here.above.expand(n, -1, -1).reshape(n, -1, c, h * w)
         pixels = np.ascontiguousarray(here.index[:, : h * w])
         return torch.from_numpy(concretise.compiled(image.numpy(), here.constant.numpy(), self.image.numpy(), pixels, masks,

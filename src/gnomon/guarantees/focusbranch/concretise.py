@@ -73,52 +73,61 @@ def reference(coefficients: Tensor, constant: Tensor, image: Tensor, masks: Tens
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _gain_row(a, x, index, g):  # type: ignore[no-untyped-def]
-    """Fill g (P,) for one function with coefficients a (c, P) at pixels index (P,); return <a, x>."""
+def _gain_row(a, x, g):  # type: ignore[no-untyped-def]
+    """Fill g (P,) for one function with coefficients a (c, P) where the image is x (c, P); return <a, x>."""
     channels, members = a.shape
-    value = 0.0
+    value = a[0, 0] * 0
     for p in range(members):
-        g[p] = 0.0
-    for c in range(channels):
+        here = a[0, p] * x[0, p]
+        value += here
+        g[p] = min(-here, a[0, p] - here)
+    for c in range(1, channels):
         for p in range(members):
-            q = index[p]
-            if q >= 0:
-                here = a[c, p] * x[c, q]
-                value += here
-                g[p] += min(-here, a[c, p] - here)
+            here = a[c, p] * x[c, p]
+            value += here
+            g[p] += min(-here, a[c, p] - here)
     return value
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _sum_inside(g, weight):  # type: ignore[no-untyped-def]
+    """Gains of a box: of every pixel whose weight is 1."""
+    total = g[0] * 0
+    for p in range(g.size):
+        total += g[p] * weight[p]
+    return total
 
 
 @njit(cache=True, nogil=True)
 def _select(g, index, mask, l, t, inner, outer):  # type: ignore[no-untyped-def]
-    """Sum of the best gains of one row over one node; inner (t,) and outer (t,) are scratch."""
-    if l > t:
-        total = 0.0
-        for p in range(g.size):
-            if index[p] >= 0 and mask[index[p]]:
-                total += g[p]
-        return total
+    """Sum of the best gains of one row over one node; inner (t,) and outer (t,) are scratch.
+
+    Most gains are better than none of those held, so that one comparison a pixel is the rule.
+    """
     free = t - l
     for i in range(t):
         inner[i] = 0.0
         outer[i] = 0.0
+    within, beyond = 0.0, 0.0 if free > 0 else -np.inf  # what a gain must be below
     for p in range(g.size):
         value = g[p]
-        if value >= 0.0 or index[p] < 0:
+        if value >= within and value >= beyond:
             continue
         if mask[index[p]]:
-            if value < inner[t - 1]:
+            if value < within:
                 i = t - 1
                 while i > 0 and inner[i - 1] > value:
                     inner[i] = inner[i - 1]
                     i -= 1
                 inner[i] = value
-        elif free > 0 and value < outer[free - 1]:
+                within = inner[t - 1]
+        elif value < beyond:
             i = free - 1
             while i > 0 and outer[i - 1] > value:
                 outer[i] = outer[i - 1]
                 i -= 1
             outer[i] = value
+            beyond = outer[free - 1]
     total, i, j = 0.0, 0, 0
     for _ in range(t):
         if j >= free or (i < t and inner[i] <= outer[j]):
@@ -132,15 +141,22 @@ def _select(g, index, mask, l, t, inner, outer):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _every(a, constant, x, index, masks, l, t, out):  # type: ignore[no-untyped-def]
-    """Functions of their own for each node."""
+    """Functions of their own for each node; the image x (R or 1, c, P) and the pixels index (R or 1, P) by column."""
     nodes, rows, members = a.shape[0], a.shape[1], a.shape[3]
-    g = np.empty(members, a.dtype)
+    g, weight = np.empty(members, a.dtype), np.empty(members, a.dtype)
     inner, outer = np.empty(t + 1), np.empty(t + 1)
     for b in range(nodes):
+        box = l[b] > t
         for r in range(rows):
-            at = index[min(r, index.shape[0] - 1)]
-            base = constant[b, r] + _gain_row(a[b, r], x, at, g)
-            out[b, r] = base + (_select(g, at, masks[b], l[b], t, inner, outer) if t > 0 or l[b] > t else 0.0)
+            own = min(r, index.shape[0] - 1)
+            if box and (r == 0 or index.shape[0] > 1):
+                for p in range(members):
+                    weight[p] = masks[b, index[own, p]]
+            base = constant[b, r] + _gain_row(a[b, r], x[own], g)
+            if box:
+                out[b, r] = base + _sum_inside(g, weight)
+            else:
+                out[b, r] = base + (_select(g, index[own], masks[b], l[b], t, inner, outer) if t > 0 else 0.0)
 
 
 @njit(cache=True, nogil=True)
@@ -176,9 +192,9 @@ class Shared:
         rows, _, members = coefficients.shape
         self.base = np.empty(rows)
         g = np.empty((rows, members), coefficients.dtype)
+        x = columns(image, index)
         for r in range(rows):
-            at = index[min(r, len(index) - 1)]
-            self.base[r] = constant[r] + _gain_row(coefficients[r], image, at, g[r])
+            self.base[r] = constant[r] + _gain_row(coefficients[r], x[min(r, len(x) - 1)], g[r])
         kept = np.argsort(g, axis=1, kind="stable")
         self.order = np.take_along_axis(np.broadcast_to(index, g.shape), kept, axis=1)
         self.gain = np.take_along_axis(g, kept, axis=1)
@@ -194,11 +210,17 @@ def compiled(coefficients: np.ndarray, constant: np.ndarray, image: np.ndarray, 
              l: np.ndarray, t: int) -> np.ndarray:  # fmt: skip
     """:func:`reference` in one pass over the coefficients, on the CPU.
 
-    ``index`` (R or 1, P) says which pixel each of the P columns is (-1: none), so that a function may be given by its window.
+    ``index`` (R or 1, P) says which pixel each of the P columns is, so that a function may be given by its window (-1: none; the
+    coefficients there are 0).
     """
     out: Any = np.empty((len(masks), coefficients.shape[1]), coefficients.dtype)
-    _every(coefficients, constant, image, index, masks, l, t, out)
+    _every(coefficients, constant, columns(image, index), index, masks, l, t, out)
     return out
+
+
+def columns(image: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The image (c, v) at the pixels of each function's columns, (R or 1, c, P)."""
+    return np.ascontiguousarray(image[:, index].swapaxes(0, 1))
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
@@ -222,4 +244,21 @@ def relu_back(a, slope, upper, intercept, index, out, constant):  # type: ignore
                 low = min(value, value * 0)
                 out[b, r, k] = (value - low) * slope[b, n] + low * upper[b, n]
                 total += low * intercept[b, n]
+            constant[b, r] += total
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def relu_back_whole(a, slope, upper, intercept, out, constant):  # type: ignore[no-untyped-def]
+    """:func:`relu_back` where column k is neuron k."""
+    nodes, rows, members = out.shape
+    own = a.shape[0] > 1
+    for b in range(nodes):
+        lower_line, upper_line, offset = slope[b], upper[b], intercept[b]
+        for r in range(rows):
+            row, to = a[b if own else 0, r], out[b, r]
+            total = row[0] * 0
+            for k in range(members):
+                low = min(row[k], row[k] * 0)
+                to[k] = (row[k] - low) * lower_line[k] + low * upper_line[k]
+                total += low * offset[k]
             constant[b, r] += total
