@@ -475,6 +475,31 @@ def test_training_learns_and_can_be_annealed():
     assert energy_ledger(net, [X]).rate < before
 
 
+def test_annealing_keeps_a_threshold_for_each_channel():
+    X = torch.rand(20, 8, generator=torch.Generator().manual_seed(0))
+    net = SpikingClassifier(nn.Sequential(nn.Linear(8, 3), DormantLIF(channels=3), nn.Linear(3, 2)), 3)
+    goal = torch.tensor([-0.2, -0.5, -1.5])
+    net.body[1].set_v_dormant(goal)
+    torch.testing.assert_close(net.body[1].v_dormant, goal)
+    for epochs, anneal in ((3, 1), (2, 5)):  # a training shorter than the annealing reaches it in its last epoch
+        fit(net, X, torch.zeros(20, dtype=torch.long), epochs=epochs, anneal=anneal, lr=0.0)
+        torch.testing.assert_close(net.body[1].v_dormant, goal)
+
+
+def test_lazy_spikes_are_the_dense_ones_with_a_learned_tau():
+    """The leak 1 - 1 / tau is rounded as the dense pass rounds it."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(8, 6), DormantLIF(learn_tau=True, tau=1.3 + 0.17 * seed), nn.Linear(6, 2)).eval()
+        net[0].weight.data.mul_(4).mul_(64).round_().div_(64)  # currents without rounding
+        net[0].bias.data.mul_(64).round_().div_(64)
+        x = spikes(40, 16, 8, seed=seed)
+        with torch.no_grad():
+            dense = net[1](net[0](x))
+        net[1].reset()
+        assert (event_forward(net, x).spikes[0] == dense.bool().numpy()).all()
+
+
 def test_saccades():
     images = np.zeros((2, 8, 8))
     images[0, 2:6, 3:5] = 1.0

@@ -338,6 +338,32 @@ def test_restarts_and_warm_starts_do_not_lower_the_likelihood():
     assert one.fit(X, n_steps=10, warm_start=True).log_likelihood_ >= before
 
 
+def test_a_warm_start_keeps_what_was_fitted():
+    X = np.random.default_rng(0).integers(0, 3, (40, 3))
+    one = Circuit(((0, 1), 2), width=2).fit(X, n_steps=3, random_state=0)
+    with pytest.raises(ValueError, match=r"symbol 4 .* expected one in \[0, 3\)"):
+        one.fit(np.where(X == 2, 4, X), n_steps=1, warm_start=True)
+    one.fit(np.minimum(X, 1), n_steps=1, warm_start=True)
+    assert one.sizes_ == (3, 3, 3)
+    for change in ({"width": 3}, {"vtree": (0, (1, 2))}, {"product": "tucker"}):
+        other = Circuit(((0, 1), 2), width=2).fit(X, n_steps=1, random_state=0).set_params(**change)
+        with pytest.raises(ValueError, match=f"warm_start: {next(iter(change))} changed"):
+            other.fit(X, n_steps=1, warm_start=True)
+    both = VtreeSum([Circuit(((0, 1), 2), width=2), Circuit((0, (1, 2)), width=2)]).fit(X, n_steps=2, random_state=0)
+    with pytest.raises(ValueError, match="symbol 3"):
+        both.fit(X + 1, n_steps=1, warm_start=True)
+
+
+def test_a_conditional_reads_only_what_is_given():
+    X = np.random.default_rng(0).integers(0, 3, (40, 3))
+    one = Circuit(((0, 1), 2), width=2).fit(X, n_steps=3, random_state=0)
+    np.testing.assert_array_equal(one.conditional([[1, 99, 99]], [2], [0]), one.conditional([[1, 0, 0]], [2], [0]))
+    with pytest.raises(ValueError, match="symbol 99"):
+        one.conditional([[1, 99, 0]], [2], [1])
+    with pytest.raises(ValueError, match=r"expected \[n, 3\]"):
+        one.conditional([[1, 2]], [1], [0])
+
+
 def test_state_survives_a_round_trip(tmp_path):
     pc = random_circuit(0)
     other = Circuit(pc.vtree, 3, 3).initialize(random_state=9)

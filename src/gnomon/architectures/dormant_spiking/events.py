@@ -180,6 +180,8 @@ def _run(linear: nn.Linear, neuron: DormantLIF, spikes: np.ndarray, direct: Tens
     width = weight.shape[1]
     bias = np.zeros(width, kind) if linear.bias is None else linear.bias.detach().numpy()
     rest = neuron.v_reset or 0.0
+    tau = neuron.tau.detach() if isinstance(neuron.tau, Tensor) else neuron.tau
+    leak = torch.as_tensor(1 - 1 / tau, dtype=linear.weight.dtype).numpy()[()]  # rounded as the dense pass rounds it
     scale = kind(1 / float(neuron.tau)) if neuron.decay_input else kind(1)
     if scale != 1:
         weight, bias = weight * scale, bias * scale
@@ -189,7 +191,7 @@ def _run(linear: nn.Linear, neuron: DormantLIF, spikes: np.ndarray, direct: Tens
     dormant = np.broadcast_to(neuron.v_dormant.detach().numpy().astype(kind) - kind(rest), (width,)).copy()
     out = np.zeros((*spikes.shape[:2], width), bool)
     additions, touched = _layer(
-        spikes, weight, bias, given, direct is not None, kind(1 - 1 / float(neuron.tau)), kind(neuron.v_threshold - rest),
+        spikes, weight, bias, given, direct is not None, leak, kind(neuron.v_threshold - rest),
         dormant, neuron.v_reset is None, WAKES.index(neuron.wake), neuron.n or 0, out,
     )  # fmt: skip
     found.spikes.append(out)

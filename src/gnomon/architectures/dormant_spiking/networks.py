@@ -196,12 +196,13 @@ def fit(
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=lr)
-    goals = [(m, float(m.v_dormant.detach().max())) for m in net.modules() if isinstance(m, DormantLIF) and m.gated]
+    goals = [(m, m.v_dormant.detach().clone()) for m in net.modules() if isinstance(m, DormantLIF) and m.gated]
+    steps = min(anneal, epochs - 1)  # a short training reaches the goal too, in its last epoch
     net.train()
     for epoch in range(epochs):
-        for neuron, goal in goals if epoch <= anneal and anneal else ():
-            share = min(epoch / anneal, 1.0)
-            neuron.set_v_dormant(min(goal, -1.0) * (1 - share) + goal * share)
+        for neuron, goal in goals if epoch <= steps and anneal else ():
+            share = epoch / steps if steps else 1.0
+            neuron.set_v_dormant(goal.clamp_max(-1.0) * (1 - share) + goal * share)
         for inputs, labels in batches(X, y, batch, generator):
             optimizer.zero_grad(set_to_none=True)
             loss = _loss(net, inputs, labels, energy, rate)

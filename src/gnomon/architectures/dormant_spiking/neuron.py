@@ -145,13 +145,12 @@ class DormantLIF(nn.Module):
         return bool((self.v_dormant > -math.inf).any())
 
     @torch.no_grad()
-    def set_v_dormant(self, value: float) -> None:
-        """Move the threshold, for a schedule: of a learned one, the value that it goes on from."""
+    def set_v_dormant(self, value: float | Tensor) -> None:
+        """Move the threshold, for a schedule: of a learned one, the value (one, or one a channel) that it goes on from."""
         check(self.tau, self.v_threshold, self.v_reset, value, self.wake, self.n, self.surrogate, self.alpha)
-        if self.learn_v_dormant:
-            self.rho.copy_(self._inverse(torch.full_like(self.rho, value)))
-        else:
-            self.threshold.fill_(value)
+        held = self.rho if self.learn_v_dormant else self.threshold
+        given = torch.as_tensor(value, dtype=held.dtype, device=held.device).expand(held.shape)
+        held.copy_(self._inverse(given) if self.learn_v_dormant else given)
 
     def reset(self) -> None:
         """Back to rest: call it between samples."""

@@ -69,7 +69,7 @@ class Density(BaseEstimator):  # type: ignore[misc]
         restarts : int
             The best of so many random starts, by the likelihood of X.
         warm_start : bool
-            Start from the present weights instead.
+            Start from the present weights instead: the vtree, the width, the product and the alphabets stay as fitted.
         random_state : int, optional
             Seed of starts and batches.
         dtype : {"float64", "float32"}
@@ -94,7 +94,7 @@ class Density(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"pseudocount: got {pseudocount!r}; expected a number of at least 0")
         if dtype not in ("float64", "float32"):
             raise ValueError(f"dtype {dtype!r}: expected 'float64' or 'float32'")
-        sizes = self._sizes(np.asarray(X))
+        sizes = self._warm_sizes() if warm_start else self._sizes(np.asarray(X))
         rows = torch.from_numpy(check_symbols(X, sizes))
         if not len(rows):
             raise ValueError("X: got no rows; expected at least one")
@@ -135,7 +135,19 @@ class Density(BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, module: Any, sizes: tuple[int, ...]) -> Self:
         self.module_, self.sizes_, self.n_features_in_ = module.requires_grad_(True), sizes, len(sizes)
+        self._kept_form = self._form()
         return self
+
+    def _form(self) -> dict[str, str]:
+        """The parameters that the weights' shapes and places depend on; alphabets are kept as ``sizes_``."""
+        return {k: repr(v) for k, v in self.get_params(deep=False).items() if k != "n_symbols"}
+
+    def _warm_sizes(self) -> tuple[int, ...]:
+        """The fitted alphabets, or ValueError where a parameter was changed since."""
+        self._fitted()
+        if changed := [k for k, v in self._form().items() if self._kept_form[k] != v]:
+            raise ValueError(f"warm_start: {', '.join(changed)} changed since the weights were made; fit without it")
+        return self.sizes_
 
     def _sizes(self, X: np.ndarray | None) -> tuple[int, ...]:
         raise NotImplementedError
@@ -191,9 +203,11 @@ class Density(BaseEstimator):  # type: ignore[misc]
         if both := sorted(set(query) & set(given)):
             raise ValueError(f"query: variables {both} are given too")
         array = np.asarray(X)
+        if array.ndim != 2 or array.shape[1] != T:
+            raise ValueError(f"X: got shape {array.shape}; expected [n, {T}]")
         evidence = np.full((len(array), T), -1)
         if given:
-            evidence[:, given] = check_symbols(array, self.sizes_)[:, given]
+            evidence[:, given] = check_symbols(array[:, given], [self.sizes_[v] for v in given])
         asked = [self.sizes_[v] for v in query]
         if math.prod(asked) > _QUERY:
             raise ValueError(f"query: {math.prod(asked)} joint states are more than {_QUERY}; ask for fewer variables")

@@ -95,7 +95,7 @@ class PCLanguageModel(nn.Module):
             self.encoder = HMMContext(V, R)
             size = R
         else:
-            size = d_model or matched_width(V, R, self.encoder_name, self.context)
+            size = d_model or matched_width(V, R, self.encoder_name, self.head_name, self.context)
             self.encoder = TransformerContext(V, size, self.context) if self.encoder_name == "transformer" else (
                 LSTMContext(V, size))  # fmt: skip
         self.gate = nn.Linear(size, R) if self.encoder_name != "hmm" and self.head_name == "prob" else None
@@ -264,10 +264,13 @@ class PCLanguageModel(nn.Module):
         return out.numpy()
 
 
-def matched_width(vocab_size: int, width: int, encoder: str, context: int) -> int:
-    """The d (a multiple of 4) whose Transformer or LSTM has about R^2 + 2 R V parameters, those of ``hmm`` + ``logit``."""
-    target = width**2 + 2 * width * vocab_size
+def matched_width(vocab_size: int, width: int, encoder: str, head: str, context: int) -> int:
+    """The d whose Transformer (a multiple of 4) or LSTM has about R^2 + 2 R V parameters, those of ``hmm`` + ``logit``.
+
+    Beside its blocks and embeddings a ``logit`` head costs d V, a ``prob`` head a gate of d R and experts of R V.
+    """
+    target = width**2 + 2 * width * vocab_size - (width * vocab_size if head == "prob" else 0)
     square = 24 if encoder == "transformer" else 8
-    linear = 2 * vocab_size + (context if encoder == "transformer" else 0)
+    linear = vocab_size + (width if head == "prob" else vocab_size) + (context if encoder == "transformer" else 0)
     d = (math.sqrt(linear**2 + 4 * square * target) - linear) / (2 * square)
-    return max(4, 4 * round(d / 4))
+    return max(4, 4 * round(d / 4)) if encoder == "transformer" else max(1, round(d))

@@ -108,6 +108,8 @@ print(gem_diagnostics(model, texts, tokenizer=lm.tokenizer, length=32).to_frame(
         better("energy", GEM, PLAIN, table="Geometry", on=FINAL, id="energy-0.1",
                text="At lambda = 0.1 the free energy, in units of mean||e||², is below the baseline's",
                paper=ABSTRACT + "a free-energy reading"),
+        better("energy", STRONG, PLAIN, table="Geometry", on=FINAL, id="energy-1",
+               text="At lambda = 1 the free energy, in units of mean||e||², is below the baseline's", paper="As above"),
         always(lambda r: r["descent"] + 1e-9, table="Geometry", on=FINAL, id="descent",
                text="One step to the mixture lowers the free energy by at least half the squared residual, at every state",
                paper=ABSTRACT + "a free-energy reading"),

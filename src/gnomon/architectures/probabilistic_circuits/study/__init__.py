@@ -81,7 +81,8 @@ class ProbabilisticCircuitsStudy(study.Study):
         "Each language model and each model of real rows chooses its learning rate or its steps from two by validation.",
         "The Transformer of the copies is trained on batches of 128 for 800 steps, circuits on batches of 500 for 300.",
         "Fewer matchings and real sequences are run once and reported, not judged; heads at R = 128, four matchings, "
-        "Transformers on single matchings and three vtrees on crossing copies are left to the extended scale.",
+        "Transformers on single matchings, and on crossing copies the random vtrees and Chow-Liu's but at width 16, are left to the extended "
+        "scale; language models have 3 seeds at laptop scale.",
         "pyjuice needs a GPU; the benchmark compares with libcirkit (the field's cirkit), spflow and node-by-node evaluation.",
     )
     command = "gnomon run probabilistic-circuits --data data.npy --vtree chow_liu,linear,balanced --width 8 --save kept"
