@@ -172,7 +172,7 @@ class ConformalAbstainer(BaseEstimator):
             For parameters out of range, scores that are not finite, too few items for the certificate (the message
             says how many it needs), one class only where a score is fitted, and ids that lie in both splits.
         """
-        target, X = self._target(), check_scores(S, "S", columns=True)
+        target, X = self.target(), check_scores(S, "S", columns=True)
         C = check_labels(C, len(X))
         rng = np.random.default_rng(self.random_state)
         chosen = self._split(len(X), split, rng)
@@ -260,7 +260,7 @@ class ConformalAbstainer(BaseEstimator):
         questions, answers = list(questions), list(answers)
         if len(questions) != len(answers):
             raise ValueError(f"answers: got {len(answers)} for {len(questions)} questions; expected one for each")
-        self._target()
+        self.target()
         self._model, self._tokenizer, self._reference = model, tokenizer, reference
         found = self._respond(questions)
         if empty := sum(not t for t in found.texts):
@@ -316,7 +316,8 @@ class ConformalAbstainer(BaseEstimator):
 
     # --- how ---
 
-    def _target(self) -> Target:
+    def target(self) -> Target:
+        """What is asked for; raises a ValueError for parameters out of range."""
         c, delta = check_share("correctness", self.correctness), check_share("delta", self.delta)
         check_share("fit_share", self.fit_share)
         if self.certificate not in CERTIFICATES:

@@ -51,6 +51,9 @@ class ConformalAbstentionStudy(study.Study):
         "Samples of the 100 fixed questions are drawn with each prompt read once (the same law); costs are judged with each sample a generation of "
         "its own, as through an endpoint, and reported with the prompt read once.",
         "Intervals over the 200 splits are of this set of questions: splits overlap.",
+        "A batch without answers counts as right in fdr, so a rule that answers nothing keeps it: on capitals the weighted rule answers none, and "
+        "its claim holds vacuously. The correctness of the answers that are given is reported beside.",
+        "PAC from the very top of the grid depends on the grid: a hundred quantiles here, and lower than the prototype's.",
         "MAPIE and crepes agree on the thresholds in the tests; torchcp needs torchvision, which cannot live here, and is left out.",
         "The paper scale reads a file of questions (--qa) and a model of 7-8B; it was not run.",
     )

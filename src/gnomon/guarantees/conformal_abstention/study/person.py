@@ -81,17 +81,20 @@ def read(path: Path) -> list[tuple[str, Answers, str]]:
 def calibrate(inputs: Run, beside: bool = False) -> Outcome:
     """Fit, and answer what was asked; ``beside`` also calibrates on the log-probability alone."""
     items = read(inputs.qa)
-    if inputs.model.startswith("endpoint:"):
-        model, tokenizer = models.Endpoint.from_ref(inputs.model), None
-    else:
-        lm = models.load(inputs.model)
-        model, tokenizer = lm.model, lm.tokenizer  # type: ignore[assignment]
-    reference = None
-    if tokenizer is not None and inputs.score in ("geometry", "product", "gbdt"):
-        reference = text_reference(model, tokenizer, windows=inputs.windows)  # type: ignore[arg-type]
     topics = {q: t for q, _, t in items}
     ca = ConformalAbstainer(inputs.correctness, inputs.participation, inputs.certificate, delta=inputs.delta, score=inputs.score,
                             groups=(lambda q: topics.get(q, "")) if inputs.by_topic else None, random_state=inputs.seed)  # fmt: skip
+    ca.target()  # wrong options are told before a model is loaded
+    model: Any
+    tokenizer: Any = None
+    reference = None
+    if inputs.model.startswith("endpoint:"):
+        model = models.Endpoint.from_ref(inputs.model)
+    else:
+        lm = models.load(inputs.model)
+        model, tokenizer = lm.model, lm.tokenizer
+        if inputs.score in ("geometry", "product", "gbdt"):
+            reference = text_reference(model, tokenizer, windows=inputs.windows)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", UserWarning)
         ca.fit(model, tokenizer, [q for q, _, _ in items], [a for _, a, _ in items], reference=reference)
