@@ -297,6 +297,34 @@ def test_vectors_and_configurations_go_both_ways():
     assert min(changed) <= 1
 
 
+def test_every_kind_of_hyperparameter():
+    found = cs.ConfigurationSpace()
+    switch, weighted = (
+        cs.Categorical("switch", [True, False]),
+        cs.Categorical("weighted", ["a", "b"], weights=[0.9, 0.1]),
+    )
+    single, constant = cs.Categorical("single", ["only"]), cs.Constant("constant", "c")
+    beta = cs.BetaFloatHyperparameter("beta", 2.0, 3.0, lower=0, upper=1)
+    found.add([switch, weighted, single, constant, beta, cs.Categorical("mixed", [None, "sqrt", 0.5])])
+    found.add(
+        [
+            cs.NormalFloatHyperparameter("normal", 0.0, 1.0, lower=-2, upper=2),
+            cs.NormalIntegerHyperparameter("whole", 5, 2, lower=1, upper=9),
+        ]
+    )
+    found.add([cs.EqualsCondition(single, switch, True), cs.EqualsCondition(constant, switch, True)])
+    found.add(cs.OrConjunction(cs.EqualsCondition(beta, switch, True), cs.EqualsCondition(beta, weighted, "b")))
+    space, rng = AlgorithmSpace("all", found), np.random.default_rng(0)
+    drawn = space.sample(30, rng)
+    for vector in [*drawn, *space.neighbours(drawn[0], 60, rng), *space.neighbours(drawn[1], 60, rng)]:
+        config = space.config(vector)
+        assert space.config(space.vector(config)) == config
+        assert isinstance(config["whole"], int)
+        assert ("single" in config) == config["switch"]
+    assert np.isfinite(space.encode(drawn)).all()
+    LBMCTS({"all": found, "few": {"z": (0, 3)}}, n_trials=20).minimize(lambda a, c: float(len(c)))
+
+
 def test_features():
     rng = np.random.default_rng(1)
     x = SVC.sample(50, rng)

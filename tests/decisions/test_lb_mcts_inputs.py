@@ -165,6 +165,11 @@ def test_rising_bandits_drop_what_cannot_win():
     assert sum(e.algorithm == "b" for e in found) < 15
 
 
+def test_rising_bandits_end_where_nothing_is_left():
+    found = rising_bandit(lambda a, c: float(a == "b"), CASHSpace({"a": {"n": (0, 2)}, "b": {"x": (0.0, 1.0)}}), 12, 0)
+    assert sum(e.algorithm == "a" for e in found) == 3
+
+
 def test_random_search_is_uniform():
     opt = RandomSearch(TWO, llm=None, n_trials=30)
     opt.minimize(loss)

@@ -16,13 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ConfigSpace as cs
 import numpy as np
 
 from gnomon.decisions.lb_mcts.llm import LLM, Answer, Request
 from gnomon.decisions.lb_mcts.method import LBMCTS
 from gnomon.decisions.lb_mcts.proposers import by_surrogate, fitted, fresh, seeded
-from gnomon.decisions.lb_mcts.space import AlgorithmSpace, CASHSpace, Config, choices, tidy
+from gnomon.decisions.lb_mcts.space import AlgorithmSpace, CASHSpace, Config, choices, tidy, whole
 from gnomon.decisions.lb_mcts.surrogate import Surrogate
 from gnomon.decisions.lb_mcts.tree import Trial
 
@@ -106,18 +105,20 @@ def rising_bandit(
     active = list(arms)
     found: list[Evaluation] = []
     while active:
+        spent = set()
         for name in active:
             if len(found) == n_trials:
                 return found
             one = arms[name].step(fn)
-            if one is not None:
-                found.append(one)
-                curves[name].append(min([*curves[name][-1:], math.inf if math.isnan(one.loss) else one.loss]))
-        done = {name for name in active if len(curves[name]) != max(map(len, curves.values()))}
+            if one is None:  # nothing left to try
+                spent.add(name)
+                continue
+            found.append(one)
+            curves[name].append(min([*curves[name][-1:], math.inf if math.isnan(one.loss) else one.loss]))
         left = n_trials - len(found)
         bounds = {name: _reachable(curves[name], window, left / len(active)) for name in active}
         best = min(c[-1] for c in curves.values() if c)
-        active = [a for a in active if a not in done and (bounds[a] < best or curves[a][-1] == best)]
+        active = [a for a in active if a not in spent and (bounds[a] < best or curves[a][-1] == best)]
     return found
 
 
@@ -188,8 +189,8 @@ def _suggested(trial: Any, space: AlgorithmSpace) -> Config | None:
         label = f"{space.name}:{hp.name}"
         if values := choices(hp):
             picked = trial.suggest_categorical(label, [str(v) for v in values])
-        elif isinstance(hp, cs.UniformIntegerHyperparameter):
-            picked = trial.suggest_int(label, hp.lower, hp.upper, log=hp.log)
+        elif whole(hp):
+            picked = trial.suggest_int(label, int(hp.lower), int(hp.upper), log=getattr(hp, "log", False))
         else:
             picked = trial.suggest_float(label, hp.lower, hp.upper, log=getattr(hp, "log", False))
         config[hp.name] = tidy(hp, picked)
@@ -227,8 +228,8 @@ def flaml_search(
     def domain(hp: Any) -> Any:
         if values := choices(hp):
             return tune.choice(values)
-        if isinstance(hp, cs.UniformIntegerHyperparameter):
-            return (tune.lograndint if hp.log else tune.randint)(hp.lower, hp.upper + 1)
+        if whole(hp):
+            return (tune.lograndint if getattr(hp, "log", False) else tune.randint)(hp.lower, hp.upper + 1)
         return (tune.loguniform if getattr(hp, "log", False) else tune.uniform)(hp.lower, hp.upper)
 
     # a colon in a name would be FLAML's own separator

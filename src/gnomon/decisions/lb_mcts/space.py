@@ -103,7 +103,7 @@ class AlgorithmSpace:
             lacking = active & np.isnan(x[:, j])
             if lacking.any():
                 x[lacking, j] = _draw(hp, int(lacking.sum()), rng)
-            if isinstance(hp, cs.UniformIntegerHyperparameter):
+            if whole(hp):
                 on = ~np.isnan(x[:, j])
                 x[on, j] = hp.to_vector(hp.to_value(x[on, j]))
         keep = np.ones(len(x), dtype=bool)
@@ -266,12 +266,17 @@ def choices(hp: Any) -> list[Any]:
     return [hp.value] if isinstance(hp, cs.Constant) else []
 
 
+def whole(hp: Any) -> bool:
+    """Whether its values are integers on a scale."""
+    return isinstance(hp, NumericalHyperparameter) and isinstance(hp.lower, int | np.integer)
+
+
 def tidy(hp: Any, value: Any) -> Any:
     """A legal value as plain Python: one of the choices itself, an int, a float of six digits inside the bounds."""
     for choice in choices(hp):
         if choice == value or str(choice) == str(value):
             return choice
-    if isinstance(hp, NumericalHyperparameter) and isinstance(hp.lower, int | np.integer):
+    if whole(hp):
         return int(min(max(round(float(value)), int(hp.lower)), int(hp.upper)))
     rounded = float(f"{float(value):.{DIGITS}g}")
     return min(max(rounded, float(hp.lower)), float(hp.upper))
@@ -290,7 +295,9 @@ def _size(hp: Any) -> float:
 
 def _draw(hp: Any, n: int, rng: np.random.Generator) -> np.ndarray:
     if values := choices(hp):
-        return rng.integers(len(values), size=n).astype(float) if len(values) > 1 else hp.to_vector([hp.value] * n)
+        return (
+            rng.integers(len(values), size=n).astype(float) if len(values) > 1 else np.full(n, hp.to_vector(values[0]))
+        )
     return rng.random(n)
 
 
@@ -307,7 +314,7 @@ def _kind(hp: Any) -> str:
     if values := choices(hp):
         kind = "ordinal" if isinstance(hp, cs.OrdinalHyperparameter) else "one of"
         return f"{kind} [{', '.join(map(str, values))}]"
-    kind = "integer" if isinstance(hp.lower, int | np.integer) else "float"
+    kind = "integer" if whole(hp) else "float"
     return f"{kind} in [{_plain(hp.lower)}, {_plain(hp.upper)}]{', log scale' if getattr(hp, 'log', False) else ''}"
 
 
