@@ -79,7 +79,7 @@ def test_metrics_by_hand():
 def folder(tmp_path):
     rows = [
         {"question": q.prompt, "answer": list(q.answers), "topic": q.kind}
-        for q in questions(60, 5)
+        for q in questions(40, 5)
         if q.kind in ("capital", "city")
     ]
     (tmp_path / "qa.jsonl").write_text("\n".join(json.dumps(r) for r in rows) + "\n")
