@@ -5,11 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from gnomon.architectures import GatedDeltaNet2, GatedDeltaNet2Config, GatedDeltaNet2ForCausalLM
 from gnomon.architectures.gated_deltanet2 import baselines, tasks
+from gnomon.architectures.gated_deltanet2.attention import Attention
 from gnomon.architectures.gated_deltanet2.training import answer, as_tensors, held_out_nll, train, windows
 
 HYBRID = ["gdn2", "sliding_attention", "gdn2", "full_attention"]
@@ -36,7 +38,8 @@ def model(**options):
     [{}, {"num_v_heads": 4, "expand_v": 2.0}, {"use_short_conv": False}, {"allow_neg_eigval": True},
      {"out_gate": "sigmoid"}, *({k: v for k, v in o.items() if k != "mixer" and k != "layer_types"}
                                 for o in baselines.VARIANTS.values()),
-     {"erase": "none", "write": "none"}, {"erase": "scalar", "write": "tied", "decay": "none"}],
+     {"erase": "none", "write": "none"}, {"erase": "scalar", "write": "tied", "decay": "none"},
+     {"erase": "scalar", "write": "tied", "allow_neg_eigval": True}],
 )  # fmt: skip
 def test_gates_are_what_they_should_be(options):
     torch.manual_seed(0)
@@ -160,6 +163,76 @@ def test_files(tmp_path, tied):
     assert torch.equal(again(tokens).logits, lm(tokens).logits)
     assert AutoConfig.from_pretrained(tmp_path).layer_types == lm.config.layer_types
     assert (lm.lm_head.weight is lm.model.embed_tokens.weight) == tied
+
+
+def within(weight, parts=1):
+    """Whether each part of a weight is uniform up to the bound of Xavier with gain 2^-2.5."""
+    bounds = [2**-2.5 * (6 / sum(w.shape)) ** 0.5 for w in weight.chunk(parts)]
+    return all(0.9 * b < float(w.abs().max()) <= b for w, b in zip(weight.chunk(parts), bounds, strict=True))
+
+
+def saved_without(lm, folder, missing):
+    """The model's files, less the weights whose names end so."""
+    lm.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.endswith(missing)}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    return kept
+
+
+def test_attention_starts_as_the_recurrent_layers_do(tmp_path):
+    lm = model(layer_types=HYBRID)
+    for block in lm.model.layers:
+        if isinstance(block.mixer, Attention):
+            assert within(block.mixer.qkv_proj.weight, 3)
+            assert within(block.mixer.o_proj.weight)
+        else:
+            assert within(block.mixer.o_proj.weight)
+    assert float(lm.model.layers[1].gate_up_proj.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+    lm.save_pretrained(tmp_path / "whole")
+    again = GatedDeltaNet2ForCausalLM.from_pretrained(tmp_path / "whole").state_dict()
+    assert all(torch.equal(again[name], value) for name, value in lm.state_dict().items())
+    saved_without(lm, tmp_path / "part", ("qkv_proj.weight", "in_proj.weight"))
+    part = GatedDeltaNet2ForCausalLM.from_pretrained(tmp_path / "part").model.layers
+    assert within(part[1].mixer.qkv_proj.weight, 3)
+    for weight in part[0].mixer.in_proj.weight.split(part[0].mixer.in_proj.parts):
+        assert within(weight)
+
+
+@pytest.mark.parametrize("missing", ["o_norm", "in_proj.weight", "A_log", "dt_bias", "conv_weight"])
+def test_files_without_some_weights_leave_the_others(missing, tmp_path):
+    lm = model(layer_types=HYBRID)
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter.add_(0.1)
+    kept = saved_without(lm, tmp_path, missing)
+    again = GatedDeltaNet2ForCausalLM.from_pretrained(tmp_path).state_dict()
+    for name, value in lm.state_dict().items():
+        assert torch.equal(again[name], value) == (name in kept), name
+        assert again[name].isfinite().all()
+    layer = GatedDeltaNet2ForCausalLM.from_pretrained(tmp_path).model.layers[0].mixer
+    before = layer.A_log.clone()
+    layer.reset_parameters()  # asked for, so done
+    assert not torch.equal(layer.A_log, before)
+
+
+def test_gradients_with_checkpointing():
+    lm, tokens = model(layer_types=HYBRID).train(), torch.randint(50, (2, 20))
+    lm(tokens, labels=tokens).loss.backward()
+    expected = [p.grad.clone() for p in lm.parameters()]
+    lm.zero_grad()
+    lm.activation_checkpointing_enable()
+    calls = []
+    hook = lm.model.layers[0].mixer.register_forward_hook(lambda *_: calls.append(1))
+    out = lm(tokens, labels=tokens, use_cache=True)
+    assert out.cache is None
+    out.loss.backward()
+    assert len(calls) == 2  # computed again on the way back
+    hook.remove()
+    for parameter, gradient in zip(lm.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-7)
+    assert lm.eval()(tokens, use_cache=True).cache is not None
 
 
 def test_a_causal_model_that_learns():

@@ -1,6 +1,7 @@
 """The study from end to end at smoke scale, needles in text, and the method on a person's own text and model."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from gnomon.architectures.gated_deltanet2.diagnostics import gate_statistics
 from gnomon.architectures.gated_deltanet2.model import GatedDeltaNet2Config, GatedDeltaNet2ForCausalLM
 from gnomon.architectures.gated_deltanet2.ruler import KINDS, evaluate, hide
 from gnomon.architectures.gated_deltanet2.study import GatedDeltaNet2Study
+from gnomon.architectures.gated_deltanet2.study.exact import Stepwise
 from gnomon.architectures.gated_deltanet2.text import learn_tokenizer, sentences
 from gnomon.study.check import check
 from gnomon.study.runner import Running
@@ -42,7 +44,10 @@ def test_learning_curves(outcome):
     row = learning.query("task == 'mqar' and contender == 'gdn2'").iloc[0]
     assert row["area"] == pytest.approx(run["accuracy"].mean())
     assert row["final"] == run["accuracy"].iloc[-1]
-    assert (row["reached"], row["steps_to_half"]) == (False, 60)
+    half = outcome.tables["Halfway"].query("task == 'mqar' and contender == 'gdn2'").iloc[0]
+    assert (half["reached"], half["steps_to_half"]) == (False, 60)
+    said = {v.id: "the budget" in str(v) for v in outcome.verdicts if v.id.startswith(("recall", "stretch", "edit"))}
+    assert {name for name, budget in said.items() if budget} == {"recall-steps"}
     places = curves.query("task == 'mqar' and contender == 'gdn2' and place >= 0")
     assert sorted(places["place"]) == list(range(12))
     assert (curves.query("task == 'rebinding' and updates > 0")["updates"] > 1).any()
@@ -60,6 +65,35 @@ def test_gate_statistics():
     assert gate_statistics(tied, tokens)["norm_max"] <= 1 + 1e-9
     plain = GatedDeltaNet2ForCausalLM(GatedDeltaNet2Config(**sizes, layer_types=["full_attention"] * 2))
     assert gate_statistics(plain, tokens) == {}
+
+
+def test_gate_statistics_are_of_every_layer():
+    torch.manual_seed(0)
+    config = GatedDeltaNet2Config(vocab_size=20, hidden_size=16, num_hidden_layers=2, head_dim=32, num_heads=2)
+    lm, tokens, seen = GatedDeltaNet2ForCausalLM(config).eval(), torch.randint(20, (40, 80)), []
+    mixers = [block.mixer for block in lm.model.layers]
+    with torch.no_grad():  # write gates of 1/2 in the first layer, of anything in the second
+        mixers[0].in_proj.weight.split(mixers[0].in_proj.parts)[-1].zero_()
+        hooks = [m.register_forward_pre_hook(lambda m, args: seen.append(m.gates(args[0]).w)) for m in mixers]
+        lm(tokens)
+    for hook in hooks:
+        hook.remove()
+    gates, found = torch.cat([w.flatten() for w in seen]).numpy(), gate_statistics(lm, tokens)
+    assert len(gates) > 400_000
+    for share in (10, 50, 90):
+        assert found[f"w{share}"] == pytest.approx(np.quantile(gates, share / 100), abs=1e-6)
+    assert found["w10"] < 0.5 < found["w90"]
+
+
+def test_a_model_fed_token_by_token_is_drawn_by_the_study_alone():
+    made = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        made.append(Stepwise().prepare(None, SimpleNamespace(tokens=8), np.random.default_rng(3)))
+        assert torch.equal(torch.get_rng_state(), before)
+    weights = zip(*(problem.model.parameters() for problem in made), strict=True)
+    assert all(torch.equal(a, b) for a, b in weights)
 
 
 # --- needles in text -------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gnomon.architectures.gated_deltanet2.projection import Projection
+
 __all__ = ["Attention"]
 
 
 class Attention(nn.Module):
-    """Softmax attention; what it may see is decided by the mask it is given.
+    """Softmax attention; what it may see is decided by the mask it is given. It starts as the recurrent layers do.
 
     Parameters
     ----------
@@ -27,14 +29,8 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim, self.num_heads, self.rope_theta, self.layer_idx = head_dim, num_heads, rope_theta, layer_idx
         inner = head_dim * num_heads
-        self.qkv_proj = nn.Linear(hidden_size, 3 * inner, bias=False)
-        self.o_proj = nn.Linear(inner, hidden_size, bias=False)
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Xavier-uniform with gain 2^-2.5, as the recurrent layers."""
-        for weight in (*self.qkv_proj.weight.chunk(3), self.o_proj.weight):
-            nn.init.xavier_uniform_(weight, gain=2**-2.5)
+        self.qkv_proj = Projection(hidden_size, inner, inner, inner)
+        self.o_proj = Projection(inner, hidden_size)
 
     def forward(
         self, hidden_states: Tensor, cache: Any = None, attention_mask: Tensor | None = None,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gnomon.architectures.gated_deltanet2.projection import Projection
 from gnomon.architectures.gated_deltanet2.rule import gated_delta_rule2, gated_delta_rule2_step, l2_normalize
 
 __all__ = ["DECAYS", "ERASES", "GatedDeltaNet2", "Gates", "OUT_GATES", "WRITES"]
@@ -56,7 +57,7 @@ class GatedDeltaNet2(nn.Module):
     conv_size : int
         Length of the convolution.
     allow_neg_eigval : bool
-        Erase gates up to 2.
+        Erase gates up to 2, and with ``write="tied"`` so the write gates.
     erase : {"channel", "scalar", "none"}
         A gate for each key channel, for each head, or no erasing.
     write : {"channel", "scalar", "tied", "step", "none"}
@@ -131,28 +132,26 @@ class GatedDeltaNet2(nn.Module):
             "b": {"channel": keys, "scalar": num_heads, "none": 0}[erase],
             "w": {"channel": values, "scalar": num_v_heads}.get(write, 0),
         }  # fmt: skip
-        self.in_proj = nn.Linear(hidden_size, sum(self.parts.values()), bias=False)
+        self.in_proj = Projection(hidden_size, *self.parts.values())
         # One weight [conv_size, channels] over q, k and v side by side: each channel is convolved by itself.
         self.conv_weight = nn.Parameter(torch.empty(conv_size, 2 * keys + values)) if use_short_conv else None
         if decay == "channel":
-            self.f_proj = nn.Linear(head_v_dim, keys, bias=False)
+            self.f_proj = Projection(head_v_dim, keys)
         if decay != "none":
             self.A_log = nn.Parameter(torch.empty(num_heads))
             self.dt_bias = nn.Parameter(torch.empty(keys if decay == "channel" else num_heads))
-        self.g_proj = nn.Linear(head_v_dim, values, bias=False)
+        self.g_proj = Projection(head_v_dim, values)
         self.o_norm = nn.Parameter(torch.empty(head_v_dim))
-        self.o_proj = nn.Linear(values, hidden_size, bias=False)
+        self.o_proj = Projection(values, hidden_size)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Xavier-uniform with gain 2^-2.5; rates from U(1, 16), steps log-uniform from 1e-3 to 0.1."""
-        weights = [*self.in_proj.weight.split(list(self.parts.values())), self.g_proj.weight, self.o_proj.weight]
+        """Projections Xavier-uniform with gain 2^-2.5; rates from U(1, 16), steps log-uniform from 1e-3 to 0.1."""
+        for projection in (self.in_proj, self.g_proj, self.o_proj):
+            projection.reset_parameters()
         if self.decay == "channel":
-            weights.append(self.f_proj.weight)
-        for weight in weights:
-            if len(weight):
-                nn.init.xavier_uniform_(weight, gain=2**-2.5)
+            self.f_proj.reset_parameters()
         if self.conv_weight is not None:
             nn.init.uniform_(self.conv_weight, -(self.conv_size**-0.5), self.conv_size**-0.5)
         nn.init.ones_(self.o_norm)
@@ -227,12 +226,12 @@ class GatedDeltaNet2(nn.Module):
             if mask is not None:
                 g = g * mask[..., None, None].to(g.dtype)
         erase = b.unflatten(-1, (self.num_heads, -1)).sigmoid() if self.erase != "none" else None
+        if erase is not None and self.allow_neg_eigval:
+            erase = 2 * erase
         if self.write in ("tied", "step"):
             write = _repeated(erase if self.write == "tied" else step, group)
         else:
             write = w.unflatten(-1, (self.num_v_heads, -1)).sigmoid() if self.write != "none" else None
-        if erase is not None and self.allow_neg_eigval:
-            erase = 2 * erase
         q, k, g, erase = (_repeated(t, group) for t in (q, k, g, erase))
         gates = Gates(
             q, k, v,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gnomon.architectures.gated_deltanet2.projection import Projection
 from gnomon.architectures.gated_deltanet2.rule import gated_delta_rule2
 
 __all__ = ["Mamba3", "trapezoidal"]
@@ -80,7 +81,7 @@ class Mamba3(nn.Module):
         self.num_heads, self.head_dim, self.rank = num_heads, head_dim, rank
         self.pairs = int(head_dim // 2 * rope_fraction)
         self.parts = [inner, inner, rank * head_dim, rank * head_dim, num_heads, num_heads, num_heads, self.pairs]
-        self.in_proj = nn.Linear(hidden_size, sum(self.parts), bias=False)  # v, z, B, C, dt, A, lambda, theta
+        self.in_proj = Projection(hidden_size, *self.parts)  # v, z, B, C, dt, A, lambda, theta
         self.B_norm, self.C_norm = (nn.RMSNorm(head_dim, 1e-5) for _ in range(2))
         self.B_bias, self.C_bias = (nn.Parameter(torch.ones(num_heads, rank, head_dim)) for _ in range(2))
         self.dt_bias = nn.Parameter(torch.empty(num_heads))
@@ -90,15 +91,14 @@ class Mamba3(nn.Module):
             self.Z = nn.Parameter(torch.ones(num_heads, rank, head_dim))
             self.O = nn.Parameter(torch.full((num_heads, rank, head_dim), 1 / rank))
         self.o_norm = nn.Parameter(torch.ones(head_dim))
-        self.out_proj = nn.Linear(inner, hidden_size, bias=False)
+        self.out_proj = Projection(inner, hidden_size)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """As the other mixers: Xavier-uniform with gain 2^-2.5, steps log-uniform from 1e-3 to 0.1."""
-        for weight in (*self.in_proj.weight.split(self.parts), self.out_proj.weight):
-            if len(weight):
-                nn.init.xavier_uniform_(weight, gain=2**-2.5)
+        self.in_proj.reset_parameters()
+        self.out_proj.reset_parameters()
         step = nn.init.uniform_(self.dt_bias, math.log(1e-3), math.log(0.1)).exp()
         self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))
 

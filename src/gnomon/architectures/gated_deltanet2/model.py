@@ -15,10 +15,12 @@ from transformers.masking_utils import (
     create_recurrent_attention_mask,
     create_sliding_window_causal_mask,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from gnomon.architectures.gated_deltanet2.attention import Attention
 from gnomon.architectures.gated_deltanet2.layer import GatedDeltaNet2
+from gnomon.architectures.gated_deltanet2.projection import Projection
 from gnomon.architectures.gated_deltanet2.registration import MODEL_TYPE
 
 __all__ = ["GatedDeltaNet2Config", "GatedDeltaNet2ForCausalLM", "GatedDeltaNet2Model"]
@@ -89,7 +91,7 @@ class GatedDeltaNet2Config(transformers.PreTrainedConfig):
         return self.num_heads
 
 
-class Block(nn.Module):
+class Block(GradientCheckpointingLayer):
     """x + mixer(norm(x)), then x + SwiGLU(norm(x))."""
 
     def __init__(self, config: GatedDeltaNet2Config, index: int):
@@ -119,15 +121,19 @@ class GatedDeltaNet2PreTrainedModel(PreTrainedModel):
     config_class = GatedDeltaNet2Config
     config: GatedDeltaNet2Config
     base_model_prefix = "model"
-    supports_gradient_checkpointing = False
+    supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]
     _supports_sdpa = True
     _is_stateful = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, GatedDeltaNet2 | Attention):
+        if isinstance(module, GatedDeltaNet2 | Projection):
+            # What came from a file stays, also when other weights of the layer did not.
+            loaded = [(p, p.clone()) for p in module.parameters() if getattr(p, "_is_hf_initialized", False)]
             module.reset_parameters()
+            for parameter, value in loaded:
+                parameter.copy_(value)
         elif isinstance(module, nn.RMSNorm):
             nn.init.ones_(module.weight)
         elif isinstance(module, nn.Linear | nn.Embedding):
@@ -153,6 +159,8 @@ class GatedDeltaNet2Model(GatedDeltaNet2PreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, one of the two")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.training and torch.is_grad_enabled() and self.is_activation_checkpointing:
+            use_cache, cache = False, None  # recomputing a block would update its cache a second time
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
         kinds = set(self.config.layer_types)

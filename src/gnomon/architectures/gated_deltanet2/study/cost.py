@@ -93,6 +93,9 @@ class Overhead(study.Experiment):
         return torch.from_numpy(rng.integers(256, size=(1, cell.T)))
 
     def measure(self, problem: Any, contender: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
+        import torch
+
+        torch.manual_seed(0)
         model = contender(match=False, vocab_size=256, hidden_size=128, num_hidden_layers=2, head_dim=32, num_heads=4)
         model.train()
 
