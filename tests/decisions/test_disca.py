@@ -569,3 +569,10 @@ def test_fine_tuning_goes_where_people_are(tiny, lm):
     assert all((before[n] == p).all() for n, p in tiny.state_dict().items())  # the model itself stays
     with pytest.raises(ValueError, match="expected 1 probabilities"):
         baselines.fine_tuned_gaps(disca, asked, [0.5, 0.5], asked)
+
+
+def test_questions_of_a_file_without_any():
+    from gnomon.decisions.disca.scenarios import read_questions
+
+    with pytest.raises(ValueError, match="holds none"):
+        read_questions([])

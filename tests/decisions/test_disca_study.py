@@ -112,7 +112,7 @@ def test_beside_and_a_picture(command_line, room):
         ('{"question": "q"}', "VNM", "under 'options'"),
         ('{"question": "", "options": ["a", "b"]}', "VNM", "under 'question'"),
         ("", "VNM", "is empty"),
-        ("\n\n \n", "VNM", "holds none"),
+        ("\n\n \n", "VNM", "is empty"),
         ('{"question": "q", "options": ["a", "a"]}', "VNM", "all differ"),
         ('{"question": "q", "options": ["a", "b"]}', "Vietnam", "near: .*VNM"),
     ],
