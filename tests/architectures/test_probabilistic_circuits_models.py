@@ -77,7 +77,7 @@ def test_only_a_circuit_has_marginals(head):
 @pytest.mark.parametrize(("encoder", "head"), KINDS)
 def test_learning(encoder, head):
     stream = np.tile([0, 1, 2, 3, 3, 2], 300)
-    lm = PCLanguageModel(4, 8, encoder, head, context=16, random_state=0)
+    lm = PCLanguageModel(4, 8, encoder, head, d_model=8, context=16, random_state=0)  # wide enough to learn in 60 steps
     lm.fit(stream, n_steps=60, batch_size=8, length=16, random_state=0)
     assert lm.loss_curve_[-1] > lm.loss_curve_[0] + 0.2
     assert lm.log_prob(stream[:16][None]).shape == (1, 16)

@@ -128,7 +128,7 @@ class ImageBounds:
     ----------
     network : Network
         In the precision to compute in.
-    image : tensor (*shape)
+    image : tensor, of the shape of one image
         x in [0, 1].
     label : int
         y.

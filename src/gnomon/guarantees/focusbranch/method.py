@@ -33,7 +33,7 @@ class L0Result:
     status : str
         "verified": no change of at most t pixels within [0, 1] changes the label; "falsified": ``adversarial`` does;
         "misclassified": the image itself is not given the label; "timeout" and "unknown": neither was shown.
-    adversarial : array (*shape) of float32 or None
+    adversarial : array of float32, of the shape of the image, or None
         Differs from the image in at most t pixels; the model itself errs on it.
     nodes_by_level : dict of int to int
         Nodes bounded, by l (0: the whole ball).

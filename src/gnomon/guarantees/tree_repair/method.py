@@ -154,7 +154,7 @@ class TreeRepair(BaseEstimator):
         Whether the verifier proved the property for the returned model.
     history_ : DataFrame
         A line per round (0: the model as given): counterexamples, rate of violations at the search, training score,
-        changed leaves, mean |d|, objective, bound, gap, rows, seconds, and whether the point is Pareto-optimal.
+        changed leaves, mean ``|d|``, objective, bound, gap, rows, seconds, and whether the point is Pareto-optimal.
     changed_leaves_ : DataFrame
         tree, leaf, class, before, after, coverage.
     certificate_ : Certificate

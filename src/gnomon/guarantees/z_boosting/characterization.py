@@ -39,7 +39,7 @@ class Verdict:
     p : float
         The best balance D(y = +1) to ask at (NaN where vacuous).
     gap : float
-        g(Z, p), the least |1 - fpr - fnr| of the set there, in [0, 1] (NaN where vacuous).
+        g(Z, p), the least ``|1 - fpr - fnr|`` of the set there, in [0, 1] (NaN where vacuous).
     approximate : bool
         The set is known on a grid only.
     empty : tuple of (float, float)

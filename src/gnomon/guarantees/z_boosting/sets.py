@@ -190,7 +190,7 @@ class ZSet:
     def signed_gap(self, p: ArrayLike) -> Array:
         r"""How far the part of the set that is possible at balance p stays away from coins.
 
-        With J = 1 - FP/(1-p) - FN/p and R_p = [0, 1-p] x [0, p]: min of |J| over the set in R_p where no coin lies in
+        With J = 1 - FP/(1-p) - FN/p and R_p = [0, 1-p] x [0, p]: min of ``|J|`` over the set in R_p where no coin lies in
         it; else minus the depth by which some edge crosses the coin segment; infinite where the set misses R_p.
 
         Parameters
@@ -243,7 +243,7 @@ class ZSet:
         return np.clip(first, 0, 1), np.clip(last, 0, 1), empty
 
     def weakest(self, p: float) -> tuple[float, Array]:
-        """What an adversary answers at balance p: the least |J| in the set, and a pair (FP, FN) that has it.
+        """What an adversary answers at balance p: the least ``|J|`` in the set, and a pair (FP, FN) that has it.
 
         Where a coin lies in the set, J = 0 and the pair is a coin's.
 
